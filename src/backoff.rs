@@ -15,6 +15,11 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Whether there was one pause at most.
+    pub(crate) fn is_first(&self) -> bool {
+        self.attempts <= 1
+    }
+
     /// The pause before the next attempt.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(LONGEST);

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -24,6 +25,7 @@ use clap::Args;
 use crate::http::MAX_HEADER_BYTES;
 use crate::http::rate_limit::Rate;
 use crate::inventory::Inventory;
+use crate::peers::{HttpLink, Peers};
 use crate::sale::SaleOptions;
 use crate::secret::{Secret, SecretSource};
 
@@ -103,6 +105,19 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
     pub rate_limit: Option<Rate>,
 
+    /// Address and port for other instances, which send their orders here while this one holds the lock [default: none, and
+    /// instances take turns]
+    #[arg(long, env = "FLASH_SALE_PEER_LISTEN", value_name = "ADDRESS", value_parser = address)]
+    pub peer_listen: Option<SocketAddr>,
+
+    /// Host and port under which other instances reach that address [default: the same]
+    #[arg(long, env = "FLASH_SALE_PEER_ADDRESS", value_name = "HOST:PORT", requires = "peer_listen", value_parser = peer_address)]
+    pub peer_address: Option<String>,
+
+    /// File with the token that instances show each other; required unless --peer-listen is a loopback address
+    #[arg(long, env = "FLASH_SALE_PEER_TOKEN_FILE", value_name = "FILE", requires = "peer_listen")]
+    pub peer_token_file: Option<PathBuf>,
+
     /// Most open connections at --listen
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
@@ -138,7 +153,14 @@ impl Config {
             let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
             self.admin_token = (!is_file).then_some(token);
         }
+        let token = self.peer_token_file.as_deref();
+        token.map(|path| read_secret("--peer-token-file", path)).transpose()?;
         Ok(())
+    }
+
+    /// What peers show each other; a file is read at each use.
+    pub fn peer_token(&self) -> Option<SecretSource> {
+        self.peer_token_file.clone().map(SecretSource::File)
     }
 
     /// The admin token; a file is read at each use.
@@ -157,6 +179,9 @@ impl Config {
             tenure: self.tenure,
             wait_timeout: self.wait_timeout,
             etcd: None,
+            peers: self.peer_address.as_ref().map(|address| {
+                Arc::new(Peers::new(address, Arc::new(HttpLink::new(self.peer_token()))))
+            }),
         }
     }
 }
@@ -170,7 +195,17 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// The longest admin token, in bytes: other headers of a request must have room.
+fn peer_address(text: &str) -> Result<String, &'static str> {
+    let is_valid = text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    let is_plain = text.len() <= 256 && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+    (is_valid && is_plain)
+        .then(|| text.to_owned())
+        .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
+}
+
+/// The longest admin token, in bytes: it must leave room for the other headers of a request.
 const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
 /// Refuses an empty token: an empty variable must not become one.

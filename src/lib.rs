@@ -12,6 +12,7 @@
 //! - [`fenced_lock`]: the reentrant distributed lock, a package of its own. It uses nothing else of the workspace.
 //! - [`inventory`]: the stock in Redis. It knows only the token of the lock.
 //! - [`sale`]: sells the stock under the lock.
+//! - [`peers`]: sends orders to the instance that holds the lock, and lets those of others in.
 //! - [`http`]: the interface of one instance.
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
@@ -38,6 +39,7 @@ pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod logging;
+pub mod peers;
 mod process;
 pub mod recover;
 pub mod safeguard;

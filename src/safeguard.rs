@@ -1,20 +1,70 @@
-//! Safeguards of the server and of the inventory that a fault suite switches off, to show what they are for. Without `--cfg
-//! fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** Other safeguards are not here: for
-//! those, the package `lab` plugs in another writer or guard.
+//! Safeguards of the server, of the inventory and of the sale that a fault suite or the simulator switches off, to show what
+//! they are for. Without `--cfg fenced_lock_chaos` each is a constant. **Never build a service for a real sale with it.** The
+//! other safeguards are not here: the package `lab` plugs in another writer or guard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The limits on the size of a request, on the time that it takes to arrive, and on event feeds.
-pub static LIMITS: Safeguard = Safeguard(AtomicBool::new(true));
+macro_rules! safeguards {
+    ($($(#[doc = $doc:literal])* $safeguard:ident = $name:literal,)*) => {
+        $($(#[doc = $doc])* pub static $safeguard: Safeguard = Safeguard(AtomicBool::new(true));)*
 
-/// A read of a queue runs to its end, and only a few run at once.
-pub static SEE_THROUGH: Safeguard = Safeguard(AtomicBool::new(true));
+        /// All of them, with their names.
+        pub static ALL: &[(&str, &Safeguard)] = &[$(($name, &$safeguard)),*];
+    };
+}
 
-/// The inventory follows redirections of a Redis Cluster, and asks again for the map of the slots.
-pub static REDIRECTS: Safeguard = Safeguard(AtomicBool::new(true));
-
-/// An instance gives the lock up if the store does not answer it, and takes part again only after an answer.
-pub static GIVE_WAY: Safeguard = Safeguard(AtomicBool::new(true));
+safeguards! {
+    /// The bounds on the size of a request, the time that it takes to arrive, and the event feeds.
+    LIMITS = "limits",
+    /// A read of a queue runs to its end, and only so many run at once.
+    SEE_THROUGH = "see-through",
+    /// The inventory goes where a node of a Redis Cluster sends it, and asks for the map of the slots anew.
+    REDIRECTS = "redirects",
+    /// An instance that the store does not answer gives the lock up, and does not ask for it before it has an answer.
+    GIVE_WAY = "give-way",
+    /// An order of which an attempt was not answered is answered as unknown, whatever fails later.
+    UNKNOWN_ANSWER = "unknown-answer",
+    /// The same, if a later attempt is refused.
+    UNKNOWN_KEPT = "unknown-kept",
+    /// An order that was sent under several tokens keeps the first one: it is carried out in no later sale.
+    FIRST_TOKEN = "first-token",
+    /// It keeps the last one: under that token an attempt may still arrive.
+    LAST_TOKEN = "last-token",
+    /// An answer that an earlier attempt may still change is given under a larger token.
+    LARGER_TOKEN = "larger-token",
+    /// A forwarded order is carried out in the tenure that it was sent to, or not at all.
+    PEER_TENURE = "peer-tenure",
+    /// A frame is taken once.
+    PEER_ONCE = "peer-once",
+    /// A frame counts for some seconds.
+    PEER_YOUNG = "peer-young",
+    /// An operation goes behind an earlier one for the same order, from whatever source.
+    PEER_IN_ORDER = "peer-in-order",
+    /// After one silence under a token, nothing more goes to that token.
+    PEER_SILENCE = "peer-silence",
+    /// An order whose fate is unknown under a token is sent again only under a larger one.
+    PEER_LARGER_TOKEN = "peer-larger-token",
+    /// An instance remembers what the holder's store has acknowledged.
+    PEER_WATERMARK = "peer-watermark",
+    /// Orders are put back in the order of their arrival.
+    PUT_BACK_IN_ORDER = "put-back-in-order",
+    /// An order waits while the same one is in a batch.
+    IN_FLIGHT = "in-flight",
+    /// A batch is sent again only after a failure that may pass.
+    REPEAT_IF_IT_MAY_PASS = "repeat-if-it-may-pass",
+    /// Not after a refusal.
+    REPEAT_UNLESS_REFUSED = "repeat-unless-refused",
+    /// No longer than an order may wait.
+    REPEAT_IN_TIME = "repeat-in-time",
+    /// Not to a silent store once the instance stops.
+    REPEAT_UNLESS_ENDING = "repeat-unless-ending",
+    /// Not if all buyers have left.
+    REPEAT_FOR_SOMEBODY = "repeat-for-somebody",
+    /// Not under a hold that is lost.
+    REPEAT_WHILE_HELD = "repeat-while-held",
+    /// No longer than the tenure if another instance waits.
+    REPEAT_IN_TENURE = "repeat-in-tenure",
+}
 
 /// A switch that is on, unless the program was built with `--cfg fenced_lock_chaos` and has switched it off.
 #[derive(Debug)]
@@ -25,9 +75,9 @@ impl Safeguard {
         !cfg!(fenced_lock_chaos) || self.0.load(Ordering::Relaxed)
     }
 
-    /// Switches it off for the rest of the process.
+    /// Switches it on or off, in this whole process.
     #[cfg(fenced_lock_chaos)]
-    pub fn switch_off(&self) {
-        self.0.store(false, Ordering::Relaxed);
+    pub fn set(&self, is_on: bool) {
+        self.0.store(is_on, Ordering::Relaxed);
     }
 }

@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::http::rate_limit::Unlimited;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
+use crate::peers::{self, Doorkeeper};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 
@@ -70,8 +71,13 @@ pub async fn serve_with(
     let mut signals = signals().map_err(|error| format!("cannot handle signals: {error}"))?;
     let (address, listener) = bind("--listen", config.listen)?;
     let admin = config.admin_listen.map(|address| bind("--admin-listen", address)).transpose()?;
+    let peers = config.peer_listen.map(|address| bind("--peer-listen", address)).transpose()?;
+    if let Some((address, _)) = &peers {
+        config.peer_address = Some(peer_address(&config, *address)?);
+    }
 
     let (sale, extension) = sale(&config, address.port()).await?;
+    let peer_token = config.peer_token();
     let is_service = extension.is_none();
     let http = HttpOptions {
         admin_token: config.admin_token(),
@@ -101,6 +107,13 @@ pub async fn serve_with(
         }
         doors.push((listener, router(Arc::clone(&state)), options));
     }
+    // open until the lock is released: what peers have sent is answered
+    let let_in = CancellationToken::new();
+    let peers = peers.zip(sale.door()).map(|((address, listener), door)| {
+        tracing::info!("peers: http://{address}, and {} for others", door.peers.address());
+        let keeper = Doorkeeper { door, token: peer_token };
+        tokio::spawn(peers::serve(listener, keeper, let_in.clone()))
+    });
     let servers = doors.into_iter().map(|(listener, router, options)| {
         server::serve(listener, router, options, stop.clone().cancelled_owned())
     });
@@ -135,6 +148,11 @@ pub async fn serve_with(
                 "the lock was not released in time: it ends with its lease, within {ttl}"
             );
         }
+        let_in.cancel();
+        if let Some(peers) = peers {
+            // it fails only if it panicked
+            let _ = peers.await;
+        }
     };
     tokio::select! {
         () = finish => {
@@ -148,7 +166,25 @@ pub async fn serve_with(
     }
 }
 
-/// Tells systemd the state of this process, if systemd started it by a unit of `Type=notify`.
+/// What others should dial, of an instance that listens for its peers at `bound`.
+fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> {
+    if config.peer_token_file.is_none() && !bound.ip().is_loopback() {
+        return Err(
+            "--peer-listen is not a loopback address: give all instances one --peer-token-file"
+                .into(),
+        );
+    }
+    match &config.peer_address {
+        Some(address) => Ok(address.clone()),
+        None if bound.ip().is_unspecified() => Err(format!(
+            "--peer-listen {bound} names no address that others could dial: give one with --peer-address"
+        )
+        .into()),
+        None => Ok(bound.to_string()),
+    }
+}
+
+/// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let told = socket_address(&socket)

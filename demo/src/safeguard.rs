@@ -102,12 +102,12 @@ impl Safeguard {
         let of_the_lock = match self {
             Self::Limits => {
                 (config.header_timeout, config.max_connections) = (FOR_EVER, usize::MAX);
-                return LIMITS.switch_off();
+                return LIMITS.set(false);
             }
-            Self::Redirects => return REDIRECTS.switch_off(),
-            Self::GiveWay => return GIVE_WAY.switch_off(),
+            Self::Redirects => return REDIRECTS.set(false),
+            Self::GiveWay => return GIVE_WAY.set(false),
             Self::SeeThrough => {
-                SEE_THROUGH.switch_off();
+                SEE_THROUGH.set(false);
                 Lock::SeeThrough
             }
             Self::Deadlines => {

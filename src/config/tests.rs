@@ -42,6 +42,8 @@ fn wrong_values_get_a_message() {
         ("--etcd-cert", "a.pem", "--etcd-key"),
         ("--etcd-password", "x", "--etcd-user"),
         ("--redis-key", "a.pem", "--redis-cert"),
+        ("--peer-address", "10.0.0.7", "a host and a port"),
+        ("--peer-token-file", "x", "--peer-listen"),
         ("--lock-ttl", "30", "a time from 2s to 10m is allowed"),
         ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
         ("--queue-length", "0", "a whole number from 1 to 1000000 is allowed"),

@@ -32,14 +32,20 @@ pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<
 
 fn view(name: Option<&str>, queue: Vec<QueueEntry>) -> Response {
     let claim = |claim: QueueEntry| {
-        json!({
+        let mut shown = json!({
             "token": claim.token.map(Token::revision),
             "key": claim.key,
             // in hexadecimal, as `etcdctl lease list` prints it; a key without a lease never ends by itself
             "lease": (claim.lease != 0).then(|| format!("{:x}", claim.lease)),
             "instance": claim.label,
             "age_ms": claim.age.map(|age| age.as_millis()),
-        })
+        });
+        // where peers send their orders while it holds
+        if let Some(address) = claim.note {
+            shown["address"] = address.into();
+            shown["stands_by"] = claim.is_standby.into();
+        }
+        shown
     };
     let queue: Vec<Value> = queue.into_iter().map(claim).collect();
     reply::json(&json!({ "name": name, "holder": queue.first(), "queue": queue }))

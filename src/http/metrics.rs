@@ -4,6 +4,7 @@
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -55,6 +56,15 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     page.one("batch_orders_total", "Orders in those batches.", metrics.batch_orders.get());
     page.one("stale_batches_total", "Batches that the fence refused.", metrics.stale_batches.get());
     page.one("store_errors_total", "Batches that failed otherwise.", metrics.store_errors.get());
+    for (name, help, fates) in [
+        ("forwarded_orders_total", "Orders sent to the holder, by fate.", &metrics.forwarded),
+        ("received_orders_total", "Orders of peers for the holder, by fate.", &metrics.received),
+    ] {
+        let label = |(fate, count)| (format!("fate=\"{fate}\""), count);
+        page.labelled(name, help, fates.each().map(label));
+    }
+    let help = "Batches on their way to the holder.";
+    page.one("forwarding_batches", help, metrics.forwarding.load(Ordering::Relaxed));
     page.one("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get());
     page.one("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get());
     page.one("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions());

@@ -6,8 +6,9 @@ use fenced_lock::Token;
 use serde::{Serialize, Serializer};
 
 use super::Item;
-use super::stock::parse_token;
+use super::stock::{parse_token, token_record};
 use super::terms::Timestamp;
+use super::watermark::Acknowledged;
 use crate::process::random_id;
 
 /// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It makes retries safe.
@@ -239,8 +240,27 @@ impl Accepted {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// Parses an entry as the store has it: the record of the order with this key, or the end of its hold, in which the key comes
-    /// last.
+    /// The entry as the store has it, for [`parse`](Self::parse) of this or another instance.
+    fn entry(&self) -> String {
+        let Self { position, quantity, remaining, instance, time, .. } = self;
+        let (quantity, time) = (quantity.get(), time.micros());
+        let token = self.token.map(token_record).unwrap_or_default();
+        let request = self.request.map(|request| format!("#{request:08x}")).unwrap_or_default();
+        let fields =
+            format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}{request}\t{time}");
+        match self.event {
+            Event::Reserved => {
+                let until = self.hold_until.map(|until| until.micros().to_string());
+                format!("2\t{fields}\t{}\t{}", until.unwrap_or_default(), self.user.as_str())
+            }
+            change => {
+                format!("\n{}\t{fields}\t{}", change.word(), order_key(&self.order, &self.user))
+            }
+        }
+    }
+
+    /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
+    /// with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
         let [kind, position, quantity, remaining, token, instance, time, ref rest @ ..] =
@@ -349,7 +369,101 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the same order could get another outcome if the script ran again. `has_holds`: ended holds bring units back.
+    /// The outcome of `order`, and the entry of the ledger that it acknowledges, from the answer of the script. An entry with
+    /// this request's number was made for it.
+    pub(crate) fn parse(
+        order: &Order,
+        request: Option<u32>,
+        answer: &str,
+    ) -> Option<(Self, Option<Acknowledged>)> {
+        let (word, rest) = answer.split_once('\t').unwrap_or((answer, ""));
+        // of an order that expired: when, which may be before the time of its change
+        let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
+        let entry = match word {
+            // the version of the record of an order that was accepted now
+            "2" => Some(answer),
+            // no word: it is not UTF-8, as a damaged record may be
+            "repeated" | "changed" | "unchanged" | "" => Some(rest),
+            "over" => Some(change),
+            _ => None,
+        };
+        if let Some(entry) = entry {
+            let key = order.key();
+            let Some(found) = Accepted::parse(&key, entry) else {
+                // a damaged record concerns its order alone
+                let what = format!("{} has no order under {key}", order.item.key("orders"));
+                return (word != "2").then_some((Self::Damaged { what }, None));
+            };
+            let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
+            // an earlier attempt of the same request was carried out
+            let is_own = request.is_some() && found.request == request;
+            let outcome = match word {
+                "2" => Self::Reserved(found),
+                "repeated" if is_own => Self::Reserved(found),
+                "repeated" => Self::Repeated(found),
+                "over" => {
+                    let time = ended_at.parse().ok().and_then(Timestamp::new).unwrap_or(found.time);
+                    Self::Over { event: found.event, time }
+                }
+                _ => Self::Changed { change: found, is_repeated: word == "unchanged" && !is_own },
+            };
+            return Some((outcome, Some(entry)));
+        }
+        let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
+        let outcome = match (word, &numbers[..]) {
+            ("sold-out", [remaining]) => Self::SoldOut { remaining: *remaining },
+            ("holds-due", _) => Self::HoldsDue,
+            ("order-limit" | "user-limit", [limit, has]) => {
+                Self::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
+            }
+            ("not-started", [at, within]) => {
+                let within = Duration::from_micros(*within);
+                Self::NotStarted { at: Timestamp::clamped(*at), within }
+            }
+            ("ended", [at]) => Self::SaleEnded { at: Timestamp::clamped(*at) },
+            ("final", _) => Self::Final,
+            ("conflict", _) => Self::Conflict,
+            ("sale-replaced", _) => Self::SaleReplaced,
+            ("unknown", _) => Self::Unknown,
+            ("user-required", _) => Self::UserRequired,
+            ("damaged", _) => Self::Damaged { what: rest.to_owned() },
+            _ => return None,
+        };
+        Some((outcome, None))
+    }
+
+    /// As the script would have answered, for [`parse`](Self::parse) at another instance.
+    pub(crate) fn answer(&self, order: &Order) -> String {
+        match self {
+            Self::Reserved(accepted) => accepted.entry(),
+            Self::Repeated(accepted) => format!("repeated\t{}", accepted.entry()),
+            Self::Changed { change, is_repeated } => {
+                format!("{}changed\t{}", if *is_repeated { "un" } else { "" }, change.entry())
+            }
+            // of the entry, nothing but its kind counts
+            Self::Over { event, time } => {
+                let (kind, at, key) = (event.word(), time.micros(), order.key());
+                format!("over\t{at}\t\n{kind}\t0\t1\t0\t\t\t{at}\t{key}")
+            }
+            Self::SoldOut { remaining } => format!("sold-out\t{remaining}"),
+            Self::HoldsDue => "holds-due".into(),
+            Self::LimitReached { is_per_user, limit, has } => {
+                format!("{}-limit\t{limit}\t{has}", if *is_per_user { "user" } else { "order" })
+            }
+            Self::NotStarted { at, within } => {
+                format!("not-started\t{}\t{}", at.micros(), within.as_micros())
+            }
+            Self::SaleEnded { at } => format!("ended\t{}", at.micros()),
+            Self::Final => "final".into(),
+            Self::Conflict => "conflict".into(),
+            Self::SaleReplaced => "sale-replaced".into(),
+            Self::Unknown => "unknown".into(),
+            Self::UserRequired => "user-required".into(),
+            Self::Damaged { what } => format!("damaged\t{what}"),
+        }
+    }
+
+    /// Whether the same order could get another outcome when the script runs once more. Holds bring units back.
     pub(crate) fn may_change(&self, has_holds: bool) -> bool {
         match self {
             Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
@@ -365,6 +479,65 @@ impl Outcome {
             Self::Changed { change, is_repeated: false } => Some(change.remaining),
             Self::SoldOut { remaining } => Some(*remaining),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fenced_lock::ClusterId;
+
+    use super::*;
+
+    /// Goal: what an instance passes on of an outcome, another one reads as the same.
+    #[test]
+    fn an_outcome_survives_its_text() {
+        let time = Timestamp::new(1_800_000_000_000_000).expect("a time");
+        let accepted = Accepted {
+            position: 7,
+            event: Event::Reserved,
+            order: OrderId::new("a#b").expect("an id"),
+            quantity: Quantity::new(3).expect("a quantity"),
+            user: User::new("me").expect("a user"),
+            remaining: 12,
+            instance: "8080".into(),
+            request: Some(0xfe),
+            token: Some(Token::new(ClusterId(0xabc), 5)),
+            time,
+            hold_until: None,
+            changed: None,
+        };
+        let held = Accepted { hold_until: Some(time), request: None, ..accepted.clone() };
+        let change = Accepted { event: Event::Cancelled, token: None, ..accepted.clone() };
+        let (at, within) = (time, Duration::from_micros(15));
+        for outcome in [
+            Outcome::Reserved(accepted),
+            Outcome::Repeated(held),
+            Outcome::Changed { change: change.clone(), is_repeated: false },
+            Outcome::Changed { change, is_repeated: true },
+            Outcome::Over { event: Event::Expired, time },
+            Outcome::Final,
+            Outcome::Unknown,
+            Outcome::SoldOut { remaining: 2 },
+            Outcome::HoldsDue,
+            Outcome::LimitReached { is_per_user: true, limit: 2, has: 1 },
+            Outcome::LimitReached { is_per_user: false, limit: 2, has: 0 },
+            Outcome::UserRequired,
+            Outcome::NotStarted { at, within },
+            Outcome::SaleEnded { at },
+            Outcome::Conflict,
+            Outcome::SaleReplaced,
+            Outcome::Damaged { what: "orders\thas none".into() },
+        ] {
+            let order = Order {
+                id: OrderId::new("a#b").expect("an id"),
+                item: Item::DEFAULT,
+                quantity: Quantity::new(3).expect("a quantity"),
+                user: User::new("me").expect("a user"),
+                action: Action::Reserve,
+            };
+            let read = Outcome::parse(&order, Some(1), &outcome.answer(&order));
+            assert_eq!(read.map(|(outcome, _)| outcome), Some(outcome));
         }
     }
 }

@@ -63,6 +63,10 @@ impl Shards {
         Self { connections: Arc::default(), options, ..self.clone() }
     }
 
+    pub(super) fn options(&self) -> InventoryOptions {
+        self.options
+    }
+
     /// Whether the plain keys of the default item are on several servers.
     pub(super) fn is_cluster(&self) -> bool {
         self.directory.kind == TargetKind::Cluster

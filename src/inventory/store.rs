@@ -14,10 +14,10 @@ use super::read::Text;
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
 use super::stock::began;
-use super::watermark::{Acknowledged, Watermarks};
+use super::watermark::Watermarks;
 use super::{
-    Accepted, Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome,
-    RedisAccess, Replicas, SaleId, Stock, Timestamp,
+    Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
+    Replicas, SaleId, Stock,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -225,8 +225,11 @@ impl Inventory {
             return Err(script::not_understood());
         }
         let answers = attempts.iter().zip(values);
-        let answers: Option<(Vec<_>, Vec<_>)> =
-            answers.map(|(attempt, answer)| outcome(attempt, answer)).collect();
+        let outcome = |(attempt, answer): (&Attempt<'_>, Value)| {
+            let Text(answer) = redis::from_redis_value(answer).ok()?;
+            Outcome::parse(attempt.order, attempt.request, &answer)
+        };
+        let answers: Option<(Vec<_>, Vec<_>)> = answers.map(outcome).collect();
         let (outcomes, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
@@ -342,6 +345,24 @@ impl Inventory {
         Ok(done)
     }
 
+    /// What the store must still have of `item`, for [`learn`](Self::learn) at another instance.
+    pub(crate) fn watermark(&self, item: &Item) -> [String; 4] {
+        self.watermarks.of(item).arguments().clone()
+    }
+
+    /// From now on, the store must also have what it acknowledged to another instance: if that is more, or of a later sale.
+    pub(crate) fn learn(&self, item: &Item, watermark: [String; 4]) {
+        self.watermarks.learn(item, watermark);
+    }
+
+    /// How long one attempt of a batch takes at most, while the store's address stays the same.
+    pub(crate) fn time_limit(&self) -> Duration {
+        let InventoryOptions { connect_timeout, response_timeout } = self.shards.options();
+        let replicas = self.replicas().map_or(Duration::ZERO, |replicas| replicas.timeout);
+        // to connect, to log in and to ask for the role, and for the script by its digest and by its source
+        connect_timeout + 4 * response_timeout + replicas
+    }
+
     /// Whether the default item is refused with [`InventoryError::ItemRequired`]: in a Redis Cluster.
     pub fn has_named_items_only(&self) -> bool {
         self.shards.is_cluster()
@@ -359,66 +380,4 @@ impl Inventory {
         self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);
         Ok(())
     }
-}
-
-/// The outcome of an attempt, and the entry of the ledger that the answer acknowledges.
-fn outcome(
-    Attempt { order, request, .. }: &Attempt<'_>,
-    answer: Value,
-) -> Option<(Outcome, Option<Acknowledged>)> {
-    let Text(answer) = redis::from_redis_value(answer).ok()?;
-    let (word, rest) = answer.split_once('\t').unwrap_or((&answer, ""));
-    // for an order that expired: the end of its hold, which may be before the time of its change
-    let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
-    let entry = match word {
-        // the record of an order that was accepted now begins with its version
-        "2" => Some(&*answer),
-        // no word: the answer is not UTF-8, because a record is damaged
-        "repeated" | "changed" | "unchanged" | "" => Some(rest),
-        "over" => Some(change),
-        _ => None,
-    };
-    if let Some(entry) = entry {
-        let key = order.key();
-        let Some(found) = Accepted::parse(&key, entry) else {
-            // a damaged record affects its order alone
-            let what = format!("{} has no order under {key}", order.item.key("orders"));
-            return (word != "2").then_some((Outcome::Damaged { what }, None));
-        };
-        let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
-        // an earlier attempt of the same request was carried out
-        let is_own = request.is_some() && found.request == *request;
-        let outcome = match word {
-            "2" => Outcome::Reserved(found),
-            "repeated" if is_own => Outcome::Reserved(found),
-            "repeated" => Outcome::Repeated(found),
-            "over" => {
-                let time = ended_at.parse().ok().and_then(Timestamp::new).unwrap_or(found.time);
-                Outcome::Over { event: found.event, time }
-            }
-            _ => Outcome::Changed { change: found, is_repeated: word == "unchanged" && !is_own },
-        };
-        return Some((outcome, Some(entry)));
-    }
-    let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
-    let outcome = match (word, &numbers[..]) {
-        ("sold-out", [remaining]) => Outcome::SoldOut { remaining: *remaining },
-        ("holds-due", _) => Outcome::HoldsDue,
-        ("order-limit" | "user-limit", [limit, has]) => {
-            Outcome::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
-        }
-        ("not-started", [at, within]) => {
-            let within = Duration::from_micros(*within);
-            Outcome::NotStarted { at: Timestamp::clamped(*at), within }
-        }
-        ("ended", [at]) => Outcome::SaleEnded { at: Timestamp::clamped(*at) },
-        ("final", _) => Outcome::Final,
-        ("conflict", _) => Outcome::Conflict,
-        ("sale-replaced", _) => Outcome::SaleReplaced,
-        ("unknown", _) => Outcome::Unknown,
-        ("user-required", _) => Outcome::UserRequired,
-        ("damaged", _) => Outcome::Damaged { what: rest.to_owned() },
-        _ => return None,
-    };
-    Some((outcome, None))
 }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use fenced_lock::Token;
 use parking_lot::Mutex;
 
-use super::stock::token_record;
-use super::{InventoryError, Item};
+use super::stock::{parse_token, token_record};
+use super::{Accepted, InventoryError, Item};
 
 /// What the store must still have of an item; empty if it acknowledged nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct Watermark {
 }
 
 /// An entry of the ledger that the store acknowledged.
-pub(super) struct Acknowledged {
+pub(crate) struct Acknowledged {
     pub(super) position: u64,
     /// The order's key.
     pub(super) key: String,
@@ -65,6 +65,23 @@ impl Watermark {
             self.arguments[2] = latest.key;
             self.arguments[3] = latest.entry;
         }
+    }
+}
+
+/// Whether the sale of this name was begun after another one, on purpose: as `later` in `state.lua`.
+fn is_later(sale: &str, than: &str) -> bool {
+    let parts = |sale: &str| {
+        let (how, rest) = sale.split_once(' ')?;
+        let (at, token) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some((how == "found", at.parse::<u64>().ok()?, parse_token(token)))
+    };
+    match (parts(sale), parts(than)) {
+        (Some(_), None) => than.is_empty(),
+        (Some((false, at, token)), Some((_, other_at, other))) => {
+            let by_token = token.zip(other).and_then(|(token, other)| token.partial_cmp(&other));
+            by_token.filter(|order| order.is_ne()).map_or(at > other_at, std::cmp::Ordering::is_gt)
+        }
+        _ => false,
     }
 }
 
@@ -114,7 +131,23 @@ impl Watermarks {
         known.raise(fence, latest);
     }
 
-    /// Notes what an answer says about `item`, and returns it. Logs a roll-back and its end once, not for each order.
+    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale.
+    pub(super) fn learn(&self, item: &Item, arguments: [String; 4]) {
+        let [fence, sale, key, entry] = &arguments;
+        let fence = parse_token(fence);
+        let position = Accepted::parse(key, entry).map(|entry| entry.position);
+        let mut entries = self.0.lock();
+        let known = Arc::make_mut(&mut entries.entry(item.clone()).or_default().watermark);
+        if *sale == known.sale() {
+            let [_, _, key, entry] = arguments;
+            known.raise(fence, position.map(|position| Acknowledged { position, key, entry }));
+        } else if is_later(sale, known.sale()) {
+            *known = Watermark { fence, position: position.unwrap_or(0), arguments };
+        }
+    }
+
+    /// Notes what an answer says about `item`, and returns it. Whether the store is below the watermark is one line in the
+    /// log when that changes, not one for each order.
     pub(super) fn note<T>(
         &self,
         item: &Item,
@@ -224,5 +257,30 @@ mod tests {
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
         raise(&before, "first", 3, Some(6));
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
+    }
+
+    /// Goal: what another instance was told counts if it is more, or of a later sale: never less.
+    #[test]
+    fn a_watermark_learns_from_that_of_another_instance() {
+        let entry = |position| format!("2\t{position}\t1\t9\t1 3\tb\t1\t\t");
+        let mark = |fence: &str, sale: &str, position: u64| {
+            [fence.to_owned(), sale.to_owned(), "a".to_owned(), entry(position)]
+        };
+        let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
+        let is = || watermarks.of(&item).arguments().clone();
+        watermarks.learn(&item, [const { String::new() }; 4]);
+        assert_eq!(is(), ["", "", "", ""]);
+        for (learnt, then) in [
+            (mark("1 3", "started 5 1 3", 2), mark("1 3", "started 5 1 3", 2)),
+            (mark("1 4", "started 5 1 3", 1), mark("1 4", "started 5 1 3", 2)),
+            (mark("1 2", "started 5 1 3", 3), mark("1 4", "started 5 1 3", 3)),
+            (mark("1 2", "started 9 1 2", 4), mark("1 4", "started 5 1 3", 3)),
+            (mark("1 9", "found 9", 4), mark("1 4", "started 5 1 3", 3)),
+            (mark("1 9", "started 4 1 8", 1), mark("1 9", "started 4 1 8", 1)),
+            ([const { String::new() }; 4], mark("1 9", "started 4 1 8", 1)),
+        ] {
+            watermarks.learn(&item, learnt);
+            assert_eq!(is(), then);
+        }
     }
 }

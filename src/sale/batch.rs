@@ -3,6 +3,7 @@
 //! A batch is made from orders and a hold of the lock. It is sent, and again while its outcome is unknown, and ends with one
 //! [fate](Fate) for each order.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +12,21 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
+use super::forward::Remote;
 use super::lock::STORE_PAUSE;
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
+use crate::peers::wire::{Forwarded, Tenure};
+use crate::safeguard::{
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_LARGER_TOKEN, PEER_TENURE, REPEAT_FOR_SOMEBODY,
+    REPEAT_IF_IT_MAY_PASS, REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING,
+    REPEAT_UNLESS_REFUSED, REPEAT_WHILE_HELD, UNKNOWN_ANSWER, UNKNOWN_KEPT,
+};
+
+/// How many batches of an item may be on their way to the store at a time, or to the holder. While it runs one, the buyers that
+/// the other one answered order again; more than two sell less, as they are smaller.
+pub(super) const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the lock is asked for again after it was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
@@ -43,10 +55,11 @@ impl Sent {
         unanswered: Option<&Arc<InventoryError>>,
         latest: Option<&Arc<InventoryError>>,
     ) {
-        let first = self.first();
+        let first = self.first().filter(|_| FIRST_TOKEN.is_on());
         if let Some(error) = unanswered.cloned() {
-            *self = Self::Unknown { first: first.unwrap_or(token), last: token, error };
-        } else if first.is_none() {
+            let last = if LAST_TOKEN.is_on() { token } else { first.unwrap_or(token) };
+            *self = Self::Unknown { first: first.unwrap_or(token), last, error };
+        } else if self.first().is_none() || !UNKNOWN_KEPT.is_on() {
             let stale = latest.filter(|error| is_stale(error));
             *self = stale.map_or(Self::Unsent, |error| Self::Stale(Arc::clone(error)));
         }
@@ -73,9 +86,40 @@ pub(super) struct WaitingOrder {
     /// The span that it came from.
     pub(super) span: Span,
     pub(super) sent: Sent,
+    /// It is sent only under a larger token than this.
+    pub(super) above: Option<Token>,
+    /// If it came from a peer.
+    pub(super) bound: Option<Bound>,
+}
+
+/// What an order of a peer is bound to.
+pub(super) struct Bound {
+    /// It is carried out in this tenure, or not at all.
+    pub(super) tenure: Arc<Tenure>,
+    /// The peer's instance, recorded with it.
+    pub(super) instance: Arc<str>,
+    /// The token of its first attempt elsewhere that was not answered.
+    pub(super) sent_under: Option<Token>,
 }
 
 impl WaitingOrder {
+    /// Whether its token lets it be sent in this tenure. Tokens of two clusters cannot be compared: the store refuses the one
+    /// that is wrong.
+    pub(super) fn may_be_sent_under(&self, tenure: &Tenure) -> bool {
+        let order = self.above.and_then(|above| above.partial_cmp(&tenure.token));
+        order.is_none_or(Ordering::is_lt) || !PEER_LARGER_TOKEN.is_on()
+    }
+
+    /// The order, unless a peer sent it for another tenure: then it is not done, and is answered so.
+    pub(super) fn unless_bound_to_another(self, tenure: &Tenure) -> Option<Self> {
+        let is_bound = |bound: &Bound| *bound.tenure == *tenure || !PEER_TENURE.is_on();
+        if self.bound.as_ref().is_none_or(is_bound) {
+            return Some(self);
+        }
+        self.fail(|_| SaleError::tenure_over());
+        None
+    }
+
     /// Whether its buyer disconnected.
     pub(super) fn is_disconnected(&self) -> bool {
         self.reply.is_closed()
@@ -94,14 +138,23 @@ impl WaitingOrder {
 
     pub(super) fn failure(&self, error: impl FnOnce(&Self) -> SaleError) -> SaleError {
         match &self.sent {
-            Sent::Unknown { error, .. } => SaleError::of_order(Arc::clone(error), &self.order),
+            Sent::Unknown { error, .. } if UNKNOWN_ANSWER.is_on() => {
+                SaleError::of_order(Arc::clone(error), &self.order)
+            }
             _ => error(self),
         }
     }
 
+    /// As it goes to a peer.
+    pub(super) fn forwarded(&self) -> Forwarded {
+        Forwarded::new(&self.order, self.request, self.sent.first())
+    }
+
     fn attempt<'a>(&'a self, instance: &'a str) -> Attempt<'a> {
-        let (request, sent_under) = (Some(self.request), self.sent.first());
-        Attempt { order: &self.order, instance, request, sent_under }
+        let elsewhere = self.bound.as_ref();
+        let instance = elsewhere.map_or(instance, |bound| &bound.instance);
+        let sent_under = elsewhere.and_then(|bound| bound.sent_under).or(self.sent.first());
+        Attempt { order: &self.order, instance, request: Some(self.request), sent_under }
     }
 }
 
@@ -133,14 +186,49 @@ pub(super) struct Ran {
     pub(super) took: Duration,
 }
 
+/// Where a batch goes.
+pub(super) enum To<'a> {
+    /// To the store.
+    Store {
+        /// Under this hold of the lock.
+        hold: Guard,
+        /// When the tenure ends if another instance waits for the lock.
+        ends_at: Instant,
+        /// Whether peers have orders that they would run if this instance gave the lock up.
+        has_peers: bool,
+    },
+    /// To the instance that holds the lock.
+    Holder(&'a Remote),
+}
+
+impl To<'_> {
+    fn token(&self) -> Token {
+        match self {
+            Self::Store { hold, .. } => hold.token(),
+            Self::Holder(remote) => remote.tenure.token,
+        }
+    }
+}
+
+/// Why an order of a batch that was answered has no outcome.
+pub(super) enum Missing {
+    /// Nothing was done for it.
+    NotDone,
+    /// Nothing was done for it, and this is the reason.
+    Refused(Arc<InventoryError>),
+    /// The holder's store has not answered.
+    Unknown(Arc<InventoryError>),
+}
+
+/// The answer to a batch: to each of its orders.
+pub(super) type Answered = Vec<Result<Outcome, Missing>>;
+
 /// Orders of one item that are sent together.
 pub(super) struct Batch<'a> {
     pub(super) lock: &'a EtcdLock,
-    pub(super) hold: Guard,
+    pub(super) to: To<'a>,
     /// At least one.
     pub(super) orders: Vec<WaitingOrder>,
-    /// When the tenure ends if another instance waits for the lock.
-    pub(super) ends_at: Instant,
 }
 
 impl<'a> Batch<'a> {
@@ -154,7 +242,8 @@ impl<'a> Batch<'a> {
     }
 
     /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held, and no longer than
-    /// the tenure may last if another instance waits. A store that does not answer this instance may answer that one.
+    /// the tenure may last if another instance waits. A store that does not answer this instance may answer that one. What the
+    /// holder does not answer is not sent again under its token.
     async fn run_to_its_end(mut self) -> Ran {
         let began_at = Instant::now();
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;
@@ -165,47 +254,68 @@ impl<'a> Batch<'a> {
                 // the next orders read the stock first, and soon notice that the store does not answer
                 stock_reads.forget(self.item());
             }
-            self.lock.note_answer(self.item(), Some(error), self.hold.is_contended());
+            let To::Store { hold, ends_at, .. } = &self.to else { return false };
+            self.lock.note_answer(self.item(), Some(error), self.others_wait());
             self.can_repeat(error, deadline)
-                && !self.hold.is_lost()
-                && !(self.hold.is_contended() && Instant::now() >= self.ends_at)
+                && !(hold.is_lost() && REPEAT_WHILE_HELD.is_on())
+                && !(self.others_wait() && Instant::now() >= *ends_at && REPEAT_IN_TENURE.is_on())
         };
         let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
-        for waiting in &mut self.orders {
-            waiting.sent.note(self.hold.token(), unanswered.as_ref(), ran.as_ref().err());
-        }
+        let token = self.to.token();
+        let none = |waiting: &mut WaitingOrder| {
+            waiting.sent.note(token, unanswered.as_ref(), ran.as_ref().err());
+        };
+        self.orders.iter_mut().for_each(none);
         let (fates, ending) = match ran {
-            Ok(outcomes) => self.answered(outcomes),
+            Ok(answered) => self.answered(answered),
             Err(latest) => self.failed(&latest, deadline),
         };
+        for (waiting, fate) in self.orders.iter_mut().zip(&fates) {
+            if matches!(fate, Fate::AgainUnderALargerToken) {
+                waiting.above = Some(token);
+            }
+        }
         let fates = self.orders.into_iter().zip(fates).collect();
         Ran { fates, ending, took: began_at.elapsed() }
     }
 
     /// The fates after an answer.
-    fn answered(&self, outcomes: Vec<Outcome>) -> (Vec<Fate>, Option<Ending>) {
+    fn answered(&mut self, answered: Answered) -> (Vec<Fate>, Option<Ending>) {
         let SaleContext { inventory, stock_reads, .. } = &*self.lock.context;
-        self.lock.note_answer(self.item(), None, self.hold.is_contended());
-        if let Some(left) = outcomes.iter().filter_map(Outcome::left).min() {
+        if let To::Store { .. } = self.to {
+            self.lock.note_answer(self.item(), None, self.others_wait());
+        }
+        let left = answered.iter().flatten().filter_map(Outcome::left).min();
+        if let Some(left) = left {
             stock_reads.note(self.item(), i64::try_from(left).unwrap_or(i64::MAX));
         }
-        let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(self.hold.token());
-        let has_holds = self.orders.iter().any(may_arrive)
-            && inventory.items_with_holds().contains(self.item());
+        let (token, item) = (self.to.token(), self.item().clone());
+        let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
+        let has_holds =
+            self.orders.iter().any(may_arrive) && inventory.items_with_holds().contains(&item);
         let mut ending = None;
-        let fate = |(outcome, waiting): (Outcome, &WaitingOrder)| match outcome {
+        let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
             // a larger token makes the attempt stale that could carry it out
-            outcome if outcome.may_change(has_holds) && may_arrive(waiting) => {
+            Ok(outcome)
+                if outcome.may_change(has_holds) && may_arrive(waiting) && LARGER_TOKEN.is_on() =>
+            {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
             }
-            Outcome::HoldsDue => Fate::Again,
-            Outcome::SaleReplaced => {
-                Fate::Failed(waiting.failure(|_| SaleError::sale_replaced(self.item())))
+            Ok(Outcome::HoldsDue) | Err(Missing::NotDone) => Fate::Again,
+            Ok(Outcome::SaleReplaced) => {
+                Fate::Failed(waiting.failure(|_| SaleError::sale_replaced(&item)))
             }
-            outcome => Fate::Answered(outcome),
+            Ok(outcome) => Fate::Answered(outcome),
+            Err(Missing::Refused(error)) => {
+                Fate::Failed(waiting.failure(|_| SaleError::of_read(error, &item)))
+            }
+            Err(Missing::Unknown(error)) => {
+                waiting.sent.note(token, Some(&error), None);
+                Fate::AgainUnderALargerToken
+            }
         };
-        (outcomes.into_iter().zip(&self.orders).map(fate).collect(), ending)
+        (answered.into_iter().zip(&mut self.orders).map(fate).collect(), ending)
     }
 
     /// The fates after a last failure.
@@ -214,8 +324,13 @@ impl<'a> Batch<'a> {
         latest: &Arc<InventoryError>,
         deadline: Instant,
     ) -> (Vec<Fate>, Option<Ending>) {
+        let To::Store { hold, .. } = &self.to else {
+            let is_unsent = latest.nothing_written();
+            let again = if is_unsent { || Fate::Again } else { || Fate::AgainUnderALargerToken };
+            return (self.orders.iter().map(|_| again()).collect(), None);
+        };
         let can_repeat = self.can_repeat(latest, deadline);
-        let is_lost = is_stale(latest) || can_repeat && self.hold.is_lost();
+        let is_lost = is_stale(latest) || can_repeat && hold.is_lost();
         let error = |of: &WaitingOrder| SaleError::of_order(Arc::clone(latest), &of.order);
         let fate = |waiting: &WaitingOrder| {
             if is_lost || can_repeat {
@@ -228,29 +343,39 @@ impl<'a> Batch<'a> {
         (self.orders.iter().map(fate).collect(), Some(Ending { is_lost, pause }))
     }
 
-    async fn send(&self) -> Result<Vec<Outcome>, InventoryError> {
+    async fn send(&self) -> Result<Answered, InventoryError> {
         let SaleContext { inventory, options, metrics, .. } = &*self.lock.context;
+        if let To::Holder(remote) = self.to {
+            return remote.send(self.lock, &self.orders).await;
+        }
         let attempts: Vec<_> =
             self.orders.iter().map(|waiting| waiting.attempt(&options.instance)).collect();
         let sent_at = Instant::now();
-        let token = Some(self.hold.token());
+        let token = Some(self.to.token());
         let ran = inventory.reduce_attempts(self.item(), token, &attempts).await;
         metrics.batch(attempts.len(), sent_at, &ran);
-        ran
+        ran.map(|outcomes| outcomes.into_iter().map(Ok).collect())
     }
 
     fn item(&self) -> &Item {
         &self.orders[0].order.item
     }
 
+    /// Whether others would use the lock. A peer that stands by for it does not ask for a turn, but it may reach a store that
+    /// this instance does not.
+    fn others_wait(&self) -> bool {
+        matches!(&self.to, To::Store { hold, has_peers, .. } if *has_peers || hold.is_contended())
+    }
+
     /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.
     fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
         let is_refused = matches!(error, InventoryError::Refused { .. });
-        error.is_retryable()
-            && !is_refused
-            && Instant::now() < deadline
-            && !self.lock.context.gives_up(error)
-            && !self.orders.iter().all(WaitingOrder::is_disconnected)
+        (error.is_retryable() || !REPEAT_IF_IT_MAY_PASS.is_on())
+            && !(is_refused && REPEAT_UNLESS_REFUSED.is_on())
+            && (Instant::now() < deadline || !REPEAT_IN_TIME.is_on())
+            && !(self.lock.context.gives_up(error) && REPEAT_UNLESS_ENDING.is_on())
+            && !(self.orders.iter().all(WaitingOrder::is_disconnected)
+                && REPEAT_FOR_SOMEBODY.is_on())
     }
 }
 

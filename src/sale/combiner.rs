@@ -10,30 +10,29 @@
 //! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
 //! tenure without an order ends with the release alone.
 
-use std::future::ready;
+use std::future::{pending, ready};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::Guard;
+use fenced_lock::{Guard, Mutex};
 use futures_util::StreamExt as _;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument as _, Span};
 
-use super::batch::{Answer, Batch, Ending, Sent, WaitingOrder};
+use super::batch::{Answer, BATCHES_IN_FLIGHT, Batch, Ending, Sent, To, WaitingOrder};
+use super::forward::Forwarding;
 use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::OrderQueue;
 use super::{EtcdLock, SaleContext, SaleError};
+use crate::peers::wire::Tenure;
+use crate::process::spawn;
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How many batches may be on their way to the store at a time. While it runs one, the buyers that the other one answered
-/// order again; more than two sell less, as they are smaller.
-const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -43,25 +42,19 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Combiner {
     pub(super) lock: EtcdLock,
     pub(super) queue: Arc<OrderQueue>,
+    /// How orders go to the holder, if this instance has peers.
+    pub(super) forwarding: Option<Arc<Forwarding>>,
 }
 
 impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        self.queue.while_expiring(self.serve(), |waiting| self.too_late(waiting)).await;
-    }
-
-    /// The error of an order whose time is over.
-    fn too_late(&self, waiting: &WaitingOrder) -> SaleError {
-        match &waiting.sent {
-            Sent::Stale(error) => SaleError::of_read(Arc::clone(error), &self.queue.item),
-            _ => self.lock.not_granted(&self.queue.item),
-        }
+        self.queue.while_expiring(self.serve(), |waiting| too_late(&self.lock, waiting)).await;
     }
 
     async fn serve(&self) {
-        let Self { lock, queue, .. } = self;
+        let Self { lock, queue, forwarding } = self;
         let stopping = &lock.context.stopping;
         let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
@@ -71,7 +64,7 @@ impl Combiner {
                 () = queue.arrival() => {}
                 () = sleep(IDLE_TIMEOUT) => {
                     let mut queues = lock.queues.lock();
-                    if queue.len() == 0 {
+                    if queue.is_unused() {
                         queues.remove(&queue.item);
                         return;
                     }
@@ -81,8 +74,8 @@ impl Combiner {
             let pause = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return,
-                locked = lock.take(&queue.item) => match locked {
-                    Ok(guard) => self.hold(guard, &mut policy, asked_at).await,
+                locked = lock.take(&queue.item, forwarding.as_deref()) => match locked {
+                    Ok((guard, mutex)) => self.hold(guard, &mutex, &mut policy, asked_at).await,
                     Err(error) => {
                         let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
                         let error = Arc::new(error);
@@ -90,10 +83,63 @@ impl Combiner {
                         Some(pause)
                     }
                 },
-                () = queue.until_empty() => None,
+                () = self.forward() => None,
+                () = self.until_useless() => None,
             };
             if let Some(pause) = pause {
                 sleep(pause).await;
+            }
+        }
+    }
+
+    /// Waits until the claim that waits is of no use.
+    async fn until_useless(&self) {
+        match self.forwarding {
+            // its orders are on their way to the holder, and the next ones come
+            Some(_) => self.queue.until_unused_for(IDLE_TIMEOUT).await,
+            None => self.queue.until_empty().await,
+        }
+    }
+
+    /// Sends batches to the holder of the lock, where that is a peer that can be reached. Each batch is a task, which ends
+    /// also when this instance has the lock, or stops. Never ends.
+    async fn forward(&self) {
+        let Self { lock, queue, forwarding } = self;
+        let Some(forwarding) = forwarding else { return pending().await };
+        let watched = lock.sessions.watch_holder(&lock.name_of(&queue.item));
+        let Some(mut holder) = watched else { return pending().await };
+        loop {
+            let has_orders = queue.len() > 0;
+            let look_at = match forwarding.remote(lock, &mut holder, has_orders) {
+                Ok((remote, place)) => {
+                    let orders = queue.take(lock.context.options.batch_size, &remote.tenure);
+                    if !orders.is_empty() {
+                        let (lock, queue) = (lock.clone(), Arc::clone(queue));
+                        let tasks = lock.context.tasks.clone();
+                        spawn(tasks.track_future(async move {
+                            let to = To::Holder(&remote);
+                            let ran = Batch { lock: &lock, to, orders }.run(&Span::none()).await;
+                            deliver(queue.settle(ran.fates, |waiting| too_late(&lock, waiting)));
+                            drop(place);
+                            queue.arrived.notify_one();
+                        }));
+                        continue;
+                    }
+                    None
+                }
+                Err(look_at) => look_at,
+            };
+            let look = async {
+                match look_at {
+                    Some(look_at) => sleep_until(look_at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = holder.changed() => {}
+                () = queue.arrived.notified() => {}
+                () = look => {}
             }
         }
     }
@@ -102,15 +148,23 @@ impl Combiner {
     async fn hold(
         &self,
         mut guard: Guard,
+        mutex: &Mutex,
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let Self { lock, queue, .. } = self;
+        let Self { lock, queue, forwarding } = self;
         let SaleContext { metrics, stopping, .. } = &*lock.context;
+        let asking = async || match forwarding {
+            Some(forwarding) => forwarding.ask_for_turn(mutex).await,
+            None => pending().await,
+        };
         loop {
             let tenure = metrics.granted(asked_at, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
-            let answers = match self.sell(&guard, policy, &tenure.span).await {
+            let named = Tenure { key: guard.key().into(), token: guard.token() };
+            let sold = self.sell(&guard, &Arc::new(named), policy, &tenure.span).await;
+            queue.end();
+            let answers = match sold {
                 Ok(answers) => answers,
                 Err(pause) => return pause,
             };
@@ -129,6 +183,8 @@ impl Combiner {
                 biased;
                 (next, ()) = join(guard.requeue().instrument(span), async { deliver(answers) }) => next,
                 () = stopping.cancelled() => return None,
+                () = self.forward() => return None,
+                () = asking() => return None,
             };
             match next {
                 Ok(next) => guard = next,
@@ -145,28 +201,40 @@ impl Combiner {
     async fn sell(
         &self,
         guard: &Guard,
+        named: &Arc<Tenure>,
         policy: &mut HoldPolicy,
         tenure: &Span,
     ) -> Result<Answers, Option<Duration>> {
-        let Self { lock, queue, .. } = self;
+        let Self { lock, queue, forwarding } = self;
+        if let Some(forwarding) = forwarding {
+            forwarding.granted();
+            queue.begin(named);
+        }
         let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
         // a batch waits until the replicas have the one before it, and not longer than for one
         let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
         let mut batches = FuturesUnordered::new();
         let (mut answers, mut ending, mut gives_way) = (Answers::new(), None, false);
+        // whether all that wait must wait: for a batch that went to the last holder with the same order
+        let mut all_wait = false;
         loop {
             let is_contended = guard.is_contended();
-            let is_idle = batches.is_empty() && queue.len() == 0;
+            let is_idle = batches.is_empty() && (all_wait || queue.len() == 0);
             gives_way |= is_contended && policy.is_over(Instant::now(), is_idle);
             let is_over = gives_way || ending.is_some();
             let can_send = !is_over && batches.len() < in_flight;
             // the step that changes the stock takes the lock itself; re-entry costs nothing
             if can_send && let Ok(hold) = guard.reenter() {
-                let orders = queue.take(options.batch_size);
+                let orders = queue.take(options.batch_size, named);
                 if !orders.is_empty() {
                     policy.sends(orders.len());
-                    let batch = Batch { lock, hold, orders, ends_at: policy.ends_at() };
-                    batches.push(batch.run(tenure));
+                    let (ends_at, has_peers) = (policy.ends_at(), queue.has_peers());
+                    let to = To::Store { hold, ends_at, has_peers };
+                    batches.push(Batch { lock, to, orders }.run(tenure));
+                    continue;
+                }
+                if !all_wait && queue.len() > 0 {
+                    all_wait = true;
                     continue;
                 }
             }
@@ -183,14 +251,18 @@ impl Combiner {
                 biased;
                 // sends the latest batch, too
                 Some(ran) = batches.next() => {
+                    all_wait = false;
                     policy.ran(Instant::now(), ran.took);
+                    if ran.ending.is_none() {
+                        queue.store_answered();
+                    }
                     ending = ending.max(ran.ending);
-                    let settled = queue.settle(ran.fates, |waiting| self.too_late(waiting));
+                    let settled = queue.settle(ran.fates, |waiting| too_late(lock, waiting));
                     deliver(mem::replace(&mut answers, settled));
                 }
                 // while the next batch is on its way
                 () = ready(()), if !answers.is_empty() => deliver(mem::take(&mut answers)),
-                () = queue.arrived.notified(), if can_send => {}
+                () = queue.arrived.notified(), if can_send => all_wait = false,
                 () = stopping.cancelled(), if at_rest => return Err(None),
                 () = guard.lost(), if at_rest => {
                     metrics.lost_tenures.add(1);
@@ -204,6 +276,14 @@ impl Combiner {
                 }
             }
         }
+    }
+}
+
+/// The error of an order whose time is over.
+fn too_late(lock: &EtcdLock, waiting: &WaitingOrder) -> SaleError {
+    match &waiting.sent {
+        Sent::Stale(error) => SaleError::of_read(Arc::clone(error), &waiting.order.item),
+        _ => lock.not_granted(&waiting.order.item),
     }
 }
 
@@ -222,7 +302,7 @@ impl Drop for Combiner {
         lock.context.stock_reads.forget(&queue.item);
         // its task may have removed it already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
-        queue.fail_all(|_| SaleError::Stopping);
+        queue.close();
     }
 }
 
@@ -248,6 +328,7 @@ mod tests {
             tenure: time,
             wait_timeout: time,
             etcd: None,
+            peers: None,
         };
         let context = SaleContext::new(inventory.expect("a valid address"), options);
         let backend = Arc::new(MemoryBackend::new());
@@ -256,7 +337,7 @@ mod tests {
         let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, time));
         lock.queues.lock().insert(Item::DEFAULT, Arc::clone(&queue));
         let mut answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
-        drop(Combiner { lock: lock.clone(), queue });
+        drop(Combiner { lock: lock.clone(), queue, forwarding: None });
         assert!(matches!(answer.try_recv(), Ok(Err(SaleError::Stopping))));
         assert!(lock.queues.lock().is_empty());
     }

@@ -166,6 +166,11 @@ impl SaleError {
         Self::of_read(InventoryError::SaleRefused { why: "sale-replaced", running: None }, item)
     }
 
+    /// Why an order of a peer was not carried out: the tenure that it was sent for is over.
+    pub(super) fn tenure_over() -> Self {
+        Self::LockUnavailable { source: "the tenure is over".into() }
+    }
+
     /// What a failure of the store to answer a question about `item` means.
     pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         Self::Store { item: item.clone(), source: error.into() }

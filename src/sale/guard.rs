@@ -16,6 +16,7 @@ use crate::inventory::{
     Accepted, Action, Available, Event, Inventory, InventoryError, Item, NewSale, Order, Outcome,
     Started,
 };
+use crate::peers::{Peers, Receiver};
 
 /// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
 #[async_trait]
@@ -42,6 +43,11 @@ pub trait SaleGuard: Send + Sync + 'static {
 
     /// The sessions of the lock, if it has any.
     fn sessions(&self) -> Option<&SessionKeeper> {
+        None
+    }
+
+    /// What carries out the batches of peers, if it has any.
+    fn receiver(&self) -> Option<Arc<dyn Receiver>> {
         None
     }
 
@@ -99,6 +105,8 @@ pub struct SaleOptions {
     pub wait_timeout: Duration,
     /// What shows the queues of the locks, if they are etcd's.
     pub etcd: Option<Arc<EtcdBackend>>,
+    /// The instances that orders go to while they hold the lock, if orders do.
+    pub peers: Option<Arc<Peers>>,
 }
 
 /// What a [guard](SaleGuard) works with. The sale and its guard share one.

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
+    BackendErrorKind, ClusterId, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::batch::Answer;
 use super::combiner::Combiner;
+use super::forward::Forwarding;
 use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError, SaleOptions};
 use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started};
+use crate::peers::Receiver;
 use crate::process::spawn;
 use crate::safeguard::GIVE_WAY;
 
@@ -53,6 +55,8 @@ pub struct EtcdLock {
     pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
     /// Of the items for which the store failed the latest attempt here.
     troubles: Arc<parking_lot::Mutex<HashMap<Item, Trouble>>>,
+    /// That of the latest session.
+    cluster: Arc<parking_lot::Mutex<Option<ClusterId>>>,
 }
 
 /// What an instance does about a store that does not answer it, and may answer others.
@@ -67,8 +71,17 @@ struct Trouble {
 impl EtcdLock {
     /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
-        let (queues, troubles) = Default::default();
-        Self { context: Arc::clone(context), sessions, queues, troubles }
+        let (queues, troubles, cluster) = Default::default();
+        Self { context: Arc::clone(context), sessions, queues, troubles, cluster }
+    }
+
+    /// The cluster that numbers the tokens; `None` before the first session.
+    pub(super) fn cluster(&self) -> Option<ClusterId> {
+        let latest = &mut *self.cluster.lock();
+        if let Some(session) = self.sessions.current() {
+            *latest = Some(session.lease().cluster);
+        }
+        *latest
     }
 
     /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
@@ -81,7 +94,8 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue) };
+        let forwarding = self.context.options.peers.as_ref().map(Forwarding::new);
+        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue), forwarding };
         spawn(self.context.tasks.track_future(combiner.run()));
         queue.push(order)
     }
@@ -93,20 +107,37 @@ impl EtcdLock {
 
     /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
     /// answer of the store, no claim is made before the store answers, and none once the sale [ends](super::Sale::finish):
-    /// other instances may reach it.
+    /// other instances may reach it. With peers, the claim stands by: it asks for a turn only if orders cannot go to the
+    /// holder. Returns the guard, and what makes its claims.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
-    pub(super) async fn take(&self, item: &Item) -> Result<Guard, LockError> {
+    pub(super) async fn take(
+        &self,
+        item: &Item,
+        forwarding: Option<&Forwarding>,
+    ) -> Result<(Guard, Mutex), LockError> {
         if !self.until_the_store_answers(item).await {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
         }
         let name = self.name_of(item);
         loop {
-            match self.sessions.session().await?.mutex(&name)?.lock().await {
+            let mut mutex = self.sessions.session().await?.mutex(&name)?;
+            let locked = match forwarding {
+                None => mutex.lock().await,
+                Some(forwarding) => {
+                    mutex = mutex.standby(Arc::clone(forwarding.peers.address()))?;
+                    tokio::select! {
+                        biased;
+                        locked = mutex.lock() => locked,
+                        () = forwarding.ask_for_turn(&mutex) => continue,
+                    }
+                }
+            };
+            match locked {
                 // try again with another claim, in another session if need be
                 Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
                     sleep(LOCK_PAUSE).await;
                 }
-                locked => return locked,
+                locked => return locked.map(|guard| (guard, mutex)),
             }
         }
     }
@@ -227,10 +258,10 @@ impl SaleGuard for EtcdLock {
         let mut unanswered: Option<Arc<InventoryError>> = None;
         let mut tokens = Vec::new();
         loop {
-            let locked = timeout_at(deadline, self.take(item)).await;
+            let locked = timeout_at(deadline, self.take(item, None)).await;
             let locked = locked.map_err(|_| self.not_granted(item));
             let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
-                Ok(guard) => guard,
+                Ok((guard, _)) => guard,
                 Err(error) => {
                     let sent = unanswered.map(|error| SaleError::of_start(error, item));
                     return Err(sent.unwrap_or(error));
@@ -300,6 +331,10 @@ impl SaleGuard for EtcdLock {
 
     fn sessions(&self) -> Option<&SessionKeeper> {
         Some(&self.sessions)
+    }
+
+    fn receiver(&self) -> Option<Arc<dyn Receiver>> {
+        self.context.options.peers.as_ref().map(|_| Arc::new(self.clone()) as Arc<dyn Receiver>)
     }
 
     fn waiting(&self) -> usize {

@@ -29,6 +29,23 @@ impl Counter {
     }
 }
 
+/// What became of orders at another instance, or of those of others here: how many are final, not done and unknown.
+#[derive(Debug, Default)]
+pub struct Fates([Counter; 3]);
+
+impl Fates {
+    /// Each fate and its number.
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        ["final", "not-done", "unknown"].into_iter().zip(self.0.iter().map(Counter::get))
+    }
+
+    pub(super) fn add(&self, more: [usize; 3]) {
+        for (counter, more) in self.0.iter().zip(more) {
+            counter.add(u64::try_from(more).unwrap_or(u64::MAX));
+        }
+    }
+}
+
 /// Durations, by buckets.
 #[derive(Debug, Default)]
 pub struct Histogram {
@@ -161,6 +178,12 @@ pub struct Metrics {
     pub handovers: Counter,
     /// Durations of the batches.
     pub batch_time: Histogram,
+    /// Orders that were sent to the holder of the lock.
+    pub forwarded: Fates,
+    /// Orders that others have sent to this instance as the holder.
+    pub received: Fates,
+    /// Batches on their way to the holder.
+    pub forwarding: AtomicU64,
     /// Waits for a grant.
     pub lock_wait: Histogram,
     /// Durations of the tenures that ended.
@@ -183,6 +206,12 @@ impl Metrics {
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
         OrderCount { metrics: self, outcome: ABANDONED, began_at: Instant::now() }
+    }
+
+    /// A batch goes to the holder, until the returned value is dropped.
+    pub(super) fn forwards(&self) -> Forwards<'_> {
+        self.forwarding.fetch_add(1, Ordering::Relaxed);
+        Forwards(self)
     }
 
     /// A batch of so many orders has ended.
@@ -247,6 +276,15 @@ impl Drop for OrderCount<'_> {
         if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
             self.metrics.orders[index].note(self.began_at.elapsed());
         }
+    }
+}
+
+/// A batch on its way to the holder.
+pub(super) struct Forwards<'a>(&'a Metrics);
+
+impl Drop for Forwards<'_> {
+    fn drop(&mut self) {
+        self.0.forwarding.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

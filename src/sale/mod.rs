@@ -9,6 +9,7 @@
 mod batch;
 mod combiner;
 mod error;
+mod forward;
 mod guard;
 mod hold_policy;
 mod lock;
@@ -38,6 +39,7 @@ use crate::inventory::{
     Accepted, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order, OrderId, Outcome,
     SaleId, Sales, Started, Stock, User,
 };
+use crate::peers::Door;
 use crate::process::{random_byte, spawn};
 
 /// How often an instance looks for holds that are due.
@@ -208,6 +210,8 @@ impl Sale {
                 QueueEntry::new(claim.lease, String::from_utf8_lossy(&claim.key).into_owned());
             entry.token = Some(Token::new(session.lease().cluster, claim.revision));
             entry.label = claim.label.as_deref().map(str::to_owned);
+            entry.note = claim.note.as_deref().map(str::to_owned);
+            entry.is_standby = claim.is_standby;
             entry.age = claim.made_at.map(|at| at.elapsed().unwrap_or_default());
             entry
         };
@@ -259,6 +263,12 @@ impl Sale {
         tasks.close();
         tasks.wait().await;
         self.guard.close().await;
+    }
+
+    /// Where the batches of peers come in, if this instance has any.
+    pub fn door(&self) -> Option<Door> {
+        let peers = Arc::clone(self.context.options.peers.as_ref()?);
+        Some(Door { peers, receiver: self.guard.receiver()? })
     }
 
     /// What guards the orders.

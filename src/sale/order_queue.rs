@@ -1,19 +1,23 @@
 //! Orders that wait for the lock.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::Span;
 
 use super::SaleError;
-use super::batch::{Answer, Fate, Sent, WaitingOrder};
+use super::batch::{Answer, BATCHES_IN_FLIGHT, Bound, Fate, Sent, WaitingOrder};
 use crate::inventory::{Action, Item, Order};
+use crate::peers::FRAME_LIFE;
+use crate::peers::wire::{Forwarded, Frame, NotDone, Tenure};
 use crate::process::random_id;
+use crate::safeguard::{IN_FLIGHT, PEER_IN_ORDER, PEER_ONCE, PEER_TENURE, PUT_BACK_IN_ORDER};
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -23,54 +27,199 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// neither kind can shut the other one out.
 const SHARE: usize = 5;
 
+/// How many peers may send orders in one tenure, at the same time.
+const MAX_PEERS: usize = 64;
+
+/// How many numbers of frames are remembered of each peer.
+const NUMBERS: usize = 256;
+
 /// The orders.
-#[derive(Default)]
 struct Lines {
     /// In the order in which they are taken: those that were sent and put back; confirmations and cancellations; and others,
-    /// with the confirmations and cancellations that wait behind one for the same order. Each line is in the order of arrival.
-    deques: [VecDeque<WaitingOrder>; 3],
+    /// one line for this instance and one for each peer, with the confirmations and cancellations that wait behind one for the
+    /// same order. Each line is in the order of arrival.
+    deques: Vec<VecDeque<WaitingOrder>>,
     tally: Tally,
-    /// How many were taken from the line `FIRST` since one was taken from `OTHERS`.
+    /// How many were taken from the line `FIRST` since one was taken from another one.
     taken_first: usize,
+    /// From which line behind `OTHERS` the next order is taken.
+    next_source: usize,
     /// The [keys](Order::key) of the orders in batches.
     in_flight: HashSet<String>,
     /// The number of the next request. Requests at other instances have others: it begins at random.
     next_request: u32,
+    /// The tenure in which orders of peers are taken, if any is.
+    serving: Option<Serving>,
+    /// Whether nobody will take what is put back.
+    is_closed: bool,
+}
+
+/// A tenure of this process, and the peers that have sent orders for it.
+struct Serving {
+    tenure: Arc<Tenure>,
+    /// By their processes.
+    sources: HashMap<Box<str>, Source>,
+    /// When the store answered last, or the tenure began.
+    store_answered_at: Instant,
+}
+
+/// A peer.
+struct Source {
+    line: usize,
+    /// One for each batch that may be under way.
+    places: Arc<Semaphore>,
+    /// The latest numbers of its frames; an earlier one is refused.
+    numbers: BTreeSet<u64>,
+    last_at: Instant,
+}
+
+impl Source {
+    fn new(line: usize) -> Self {
+        let places = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
+        Self { line, places, numbers: BTreeSet::new(), last_at: Instant::now() }
+    }
+
+    /// Whether a frame of this number has not come before, for certain.
+    fn is_new(&mut self, number: u64) -> bool {
+        if self.numbers.len() == NUMBERS {
+            if self.numbers.first().is_some_and(|first| number < *first) {
+                return false;
+            }
+            self.numbers.pop_first();
+        }
+        self.numbers.insert(number) || !PEER_ONCE.is_on()
+    }
+
+    /// Whether it can be forgotten: a frame that comes again would be too old.
+    fn is_idle(&self) -> bool {
+        self.places.available_permits() == BATCHES_IN_FLIGHT
+            && self.last_at.elapsed() > 2 * FRAME_LIFE
+    }
 }
 
 /// What the lines hold, so that no order has to look through them.
 #[derive(Default)]
 struct Tally {
-    /// How many orders of each [key](Order::key) are in the line `OTHERS`.
-    others: HashMap<String, usize>,
-    /// How many confirmations and cancellations are in all lines.
+    /// How many orders of each [key](Order::key) are in a line from `OTHERS` on, and in which one.
+    others: HashMap<String, (usize, usize)>,
+    /// How many confirmations and cancellations of this instance are in all lines.
     follow_ups: usize,
+    /// How many orders of peers are.
+    bound: usize,
 }
 
 impl Tally {
     fn added(&mut self, line: usize, waiting: &WaitingOrder) {
-        self.follow_ups += usize::from(is_follow_up(&waiting.order));
-        if line == OTHERS {
-            *self.others.entry(waiting.order.key()).or_default() += 1;
+        match waiting.bound {
+            Some(_) => self.bound += 1,
+            None => self.follow_ups += usize::from(is_follow_up(&waiting.order)),
+        }
+        if line >= OTHERS {
+            self.others.entry(waiting.order.key()).or_insert((0, line)).0 += 1;
         }
     }
 
     fn removed(&mut self, line: usize, waiting: &WaitingOrder) {
-        self.follow_ups -= usize::from(is_follow_up(&waiting.order));
-        if line == OTHERS
-            && let Entry::Occupied(mut count) = self.others.entry(waiting.order.key())
+        match waiting.bound {
+            Some(_) => self.bound -= 1,
+            None => self.follow_ups -= usize::from(is_follow_up(&waiting.order)),
+        }
+        if line >= OTHERS
+            && let Entry::Occupied(mut entry) = self.others.entry(waiting.order.key())
         {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+            entry.get_mut().0 -= 1;
+            if entry.get().0 == 0 {
+                entry.remove();
             }
         }
     }
 }
 
 impl Lines {
+    fn new(next_request: u32) -> Self {
+        Self {
+            deques: (0..=OTHERS).map(|_| VecDeque::new()).collect(),
+            tally: Tally::default(),
+            taken_first: 0,
+            next_source: 0,
+            in_flight: HashSet::new(),
+            next_request,
+            serving: None,
+            is_closed: false,
+        }
+    }
+
     fn len(&self) -> usize {
         self.deques.iter().map(VecDeque::len).sum()
+    }
+
+    /// Puts an order into its line: that of its source, or the one in which an earlier call for the same order waits, from
+    /// whatever source; else a confirmation or cancellation goes first.
+    fn add(&mut self, of_source: usize, waiting: WaitingOrder) {
+        let line = match self.tally.others.get(&waiting.order.key()) {
+            Some((_, line)) if PEER_IN_ORDER.is_on() => *line,
+            _ if is_follow_up(&waiting.order) => FIRST,
+            _ => of_source,
+        };
+        self.tally.added(line, &waiting);
+        self.deques[line].push_back(waiting);
+    }
+
+    /// The next order of one of the sources, which take turns.
+    fn pop_from_a_source(
+        &mut self,
+        allows: impl Fn(&WaitingOrder) -> bool,
+    ) -> Option<(usize, WaitingOrder)> {
+        let sources = self.deques.len() - OTHERS;
+        (0..sources).find_map(|step| {
+            let source = (self.next_source + step) % sources;
+            let line = OTHERS + source;
+            let first = self.pop_if(line, &allows)?;
+            self.next_source = (source + 1) % sources;
+            Some((line, first))
+        })
+    }
+
+    /// Takes up to `most` of those that were put back and may be sent under `token`. Returns the keys of the others: later
+    /// calls for the same orders wait as well.
+    fn take_put_back(
+        &mut self,
+        most: usize,
+        under: &Tenure,
+        in_flight: &HashSet<String>,
+        batch: &mut Vec<WaitingOrder>,
+    ) -> HashSet<String> {
+        let mut held_back = HashSet::new();
+        for _ in 0..self.deques[PUT_BACK].len() {
+            let Some(waiting) = self.pop_if(PUT_BACK, |_| true) else { break };
+            if waiting.is_disconnected() {
+                continue;
+            }
+            let key = waiting.order.key();
+            let is_sendable = batch.len() < most
+                && waiting.may_be_sent_under(under)
+                && !(in_flight.contains(&key) && IN_FLIGHT.is_on())
+                && !held_back.contains(&key);
+            if is_sendable {
+                batch.extend(waiting.unless_bound_to_another(under));
+            } else {
+                self.tally.added(PUT_BACK, &waiting);
+                self.deques[PUT_BACK].push_back(waiting);
+                held_back.insert(key);
+            }
+        }
+        held_back
+    }
+
+    /// Puts an order back that was in a line of arrival before.
+    fn put_back(&mut self, line: usize, waiting: WaitingOrder) {
+        let arrival = |order: &WaitingOrder| (order.deadline, order.request);
+        let deque = &mut self.deques[line];
+        let place = deque.partition_point(|other| {
+            arrival(other) < arrival(&waiting) || !PUT_BACK_IN_ORDER.is_on()
+        });
+        self.tally.added(line, &waiting);
+        deque.insert(place, waiting);
     }
 
     fn pop_if(
@@ -108,7 +257,7 @@ impl OrderQueue {
     pub(super) fn new(item: Item, limit: usize, wait_timeout: Duration) -> Self {
         let [a, b, c, d, ..] = random_id().into_bytes();
         let next_request = u32::from_le_bytes([a, b, c, d]);
-        let lines = Mutex::new(Lines { next_request, ..Lines::default() });
+        let lines = Mutex::new(Lines::new(next_request));
         Self { item, limit, wait_timeout, lines, arrived: Notify::new() }
     }
 
@@ -119,7 +268,8 @@ impl OrderQueue {
     /// [`SaleError::QueueFull`].
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let lines = &mut *self.lines.lock();
-        let (is_follow_up, waiting) = (is_follow_up(&order), lines.len());
+        // the orders of peers have bounds of their own
+        let (is_follow_up, waiting) = (is_follow_up(&order), lines.len() - lines.tally.bound);
         let follow_ups = lines.tally.follow_ups;
         let of_its_kind = if is_follow_up { follow_ups } else { waiting - follow_ups };
         let most = self.limit - self.limit / SHARE;
@@ -127,53 +277,158 @@ impl OrderQueue {
             let limit = if waiting >= self.limit { self.limit } else { most };
             return Err(SaleError::QueueFull { item: self.item.clone(), limit });
         }
-        // not before an earlier call for the same order
-        let goes_first = is_follow_up && !lines.tally.others.contains_key(&order.key());
-        let line = if goes_first { FIRST } else { OTHERS };
-        let (reply, answer) = oneshot::channel();
-        let waiting = WaitingOrder {
-            order,
-            request: lines.next_request,
-            reply,
-            deadline: Instant::now() + self.wait_timeout,
-            span: Span::current(),
-            sent: Sent::Unsent,
-        };
+        let request = lines.next_request;
+        let (waiting, answer) = self.waiting(order, request, None);
         lines.next_request = lines.next_request.wrapping_add(1);
-        lines.tally.added(line, &waiting);
-        lines.deques[line].push_back(waiting);
+        lines.add(OTHERS, waiting);
         self.arrived.notify_one();
         Ok(answer)
     }
 
-    /// Takes a batch of up to `most` orders from the front, without those of disconnected buyers. The same order as one in
-    /// another batch, by its [key](Order::key), waits for its answer, and so do the orders behind it in its line. Those that were
-    /// put back come before all others.
-    pub(super) fn take(&self, most: usize) -> Vec<WaitingOrder> {
-        let lines = &mut *self.lines.lock();
-        let in_flight = std::mem::take(&mut lines.in_flight);
-        let is_free =
-            |first: &WaitingOrder| in_flight.is_empty() || !in_flight.contains(&first.order.key());
-        let mut batch = Vec::with_capacity(most.min(lines.len()));
-        while batch.len() < most {
-            let order: &[usize] = if !lines.deques[PUT_BACK].is_empty() {
-                &[PUT_BACK]
-            } else if lines.taken_first < SHARE - 1 {
-                &[FIRST, OTHERS]
-            } else {
-                &[OTHERS, FIRST]
-            };
-            let next = order.iter().find_map(|line| Some((*line, lines.pop_if(*line, is_free)?)));
-            let Some((line, first)) = next else { break };
-            if first.is_disconnected() {
+    fn waiting(
+        &self,
+        order: Order,
+        request: u32,
+        bound: Option<Bound>,
+    ) -> (WaitingOrder, oneshot::Receiver<Answer>) {
+        let (reply, answer) = oneshot::channel();
+        let (deadline, span) = (Instant::now() + self.wait_timeout, Span::current());
+        let sent = Sent::Unsent;
+        (WaitingOrder { order, request, reply, deadline, span, sent, above: None, bound }, answer)
+    }
+
+    /// From now on, until [`end`](Self::end), peers may send orders for this tenure.
+    pub(super) fn begin(&self, tenure: &Arc<Tenure>) {
+        let (tenure, sources) = (Arc::clone(tenure), HashMap::new());
+        let serving = Serving { tenure, sources, store_answered_at: Instant::now() };
+        self.lines.lock().serving = Some(serving);
+    }
+
+    /// Ends the tenure: what waits of peers is not done.
+    pub(super) fn end(&self) {
+        let mut guard = self.lines.lock();
+        let lines = &mut *guard;
+        if lines.serving.take().is_none() || !PEER_TENURE.is_on() {
+            return;
+        }
+        let mut own = Vec::new();
+        for (number, line) in lines.deques.iter_mut().enumerate() {
+            if number <= OTHERS && line.iter().all(|waiting| waiting.bound.is_none()) {
                 continue;
             }
-            match line {
-                FIRST => lines.taken_first += 1,
-                OTHERS => lines.taken_first = 0,
-                _ => {}
+            for waiting in line.drain(..) {
+                lines.tally.removed(number, &waiting);
+                match waiting.bound {
+                    Some(_) => waiting.fail(|_| SaleError::tenure_over()),
+                    // behind one of a peer for the same order
+                    None => own.push((number.min(OTHERS), waiting)),
+                }
             }
-            batch.push(first);
+        }
+        lines.deques.truncate(OTHERS + 1);
+        for (line, waiting) in own {
+            lines.put_back(line, waiting);
+        }
+    }
+
+    /// Whether orders of peers are taken for this tenure, and only for it.
+    pub(super) fn serves(&self, tenure: &Tenure) -> bool {
+        self.lines.lock().serving.as_ref().is_some_and(|serving| *serving.tenure == *tenure)
+    }
+
+    /// Whether peers have sent orders in this tenure.
+    pub(super) fn has_peers(&self) -> bool {
+        self.lines.lock().serving.as_ref().is_some_and(|serving| !serving.sources.is_empty())
+    }
+
+    /// Notes that the store has answered this instance.
+    pub(super) fn store_answered(&self) {
+        if let Some(serving) = &mut self.lines.lock().serving {
+            serving.store_answered_at = Instant::now();
+        }
+    }
+
+    /// When the store answered last, or the tenure began, if there is one.
+    pub(super) fn store_answered_at(&self) -> Option<Instant> {
+        Some(self.lines.lock().serving.as_ref()?.store_answered_at)
+    }
+
+    /// Takes the orders of a peer's frame for its tenure. They are [answered](WaitingOrder::answer) as others are, and never put
+    /// back for another tenure. The place is one of those that each peer has.
+    ///
+    /// # Errors
+    /// Why none is carried out.
+    pub(super) fn receive(
+        &self,
+        frame: &Frame,
+        orders: Vec<Order>,
+    ) -> Result<(Vec<oneshot::Receiver<Answer>>, OwnedSemaphorePermit), NotDone> {
+        let lines = &mut *self.lines.lock();
+        let serving = lines.serving.as_mut().filter(|serving| *serving.tenure == frame.tenure);
+        let Serving { tenure, sources, .. } = serving.ok_or(NotDone::NotTheHolder)?;
+        if !sources.contains_key(&frame.sender) {
+            let line = if sources.len() < MAX_PEERS {
+                lines.deques.push(VecDeque::new());
+                lines.deques.len() - 1
+            } else {
+                let idle = sources.iter().find(|(_, source)| source.is_idle());
+                let idle = idle.map(|(name, _)| name.clone()).ok_or(NotDone::TooMany)?;
+                sources.remove(&idle).ok_or(NotDone::TooMany)?.line
+            };
+            sources.insert(frame.sender.clone(), Source::new(line));
+        }
+        let source = sources.get_mut(&frame.sender).ok_or(NotDone::TooMany)?;
+        source.last_at = Instant::now();
+        if !source.is_new(frame.number) {
+            return Err(NotDone::Repeated);
+        }
+        let place = Arc::clone(&source.places).try_acquire_owned();
+        let place = place.map_err(|_| NotDone::TooMany)?;
+        let (line, tenure) = (source.line, Arc::clone(tenure));
+        let mut answers = Vec::with_capacity(orders.len());
+        for (order, Forwarded { request, sent_under, .. }) in orders.into_iter().zip(&frame.orders)
+        {
+            let (tenure, instance) = (Arc::clone(&tenure), Arc::clone(&frame.instance));
+            let bound = Bound { tenure, instance, sent_under: *sent_under };
+            let (waiting, answer) = self.waiting(order, *request, Some(bound));
+            lines.add(line, waiting);
+            answers.push(answer);
+        }
+        self.arrived.notify_one();
+        Ok((answers, place))
+    }
+
+    /// Takes a batch of up to `most` orders from the front, to send it under the token of this tenure; without those of
+    /// disconnected buyers. The same order as one in another batch, by its [key](Order::key), waits for its answer, and so do
+    /// the orders behind it in its line. Those that were put back come before all others, if they may be sent under this token. An order
+    /// of a peer goes in the tenure that it was sent for, or is not done: this is the place that decides it.
+    pub(super) fn take(&self, most: usize, under: &Tenure) -> Vec<WaitingOrder> {
+        let lines = &mut *self.lines.lock();
+        let in_flight = std::mem::take(&mut lines.in_flight);
+        let mut batch = Vec::with_capacity(most.min(lines.len()));
+        let held_back = lines.take_put_back(most, under, &in_flight, &mut batch);
+        let is_free = |first: &WaitingOrder| {
+            if in_flight.is_empty() && held_back.is_empty() {
+                return true;
+            }
+            let key = first.order.key();
+            let is_in_flight = in_flight.contains(&key) && IN_FLIGHT.is_on();
+            !is_in_flight && !held_back.contains(&key)
+        };
+        while batch.len() < most {
+            let first_goes = lines.taken_first < SHARE - 1;
+            let first = |lines: &mut Lines| Some((FIRST, lines.pop_if(FIRST, is_free)?));
+            let next = if first_goes {
+                first(lines).or_else(|| lines.pop_from_a_source(is_free))
+            } else {
+                lines.pop_from_a_source(is_free).or_else(|| first(lines))
+            };
+            let Some((line, next)) = next else { break };
+            if next.is_disconnected() {
+                continue;
+            }
+            lines.taken_first = if line == FIRST { lines.taken_first + 1 } else { 0 };
+            batch.extend(next.unless_bound_to_another(under));
         }
         lines.in_flight = in_flight;
         lines.in_flight.extend(batch.iter().map(|waiting| waiting.order.key()));
@@ -181,31 +436,36 @@ impl OrderQueue {
     }
 
     /// Ends a batch: returns the answers, and puts the other orders back to the front, in the order of arrival, behind those of
-    /// a batch of earlier orders. One whose time is over [fails](WaitingOrder::fail) instead.
+    /// a batch of earlier orders. An order whose time is over [fails](WaitingOrder::fail) instead. An order of a peer is put back only
+    /// for the same tenure.
     pub(super) fn settle(
         &self,
         batch: Vec<(WaitingOrder, Fate)>,
         too_late: impl Fn(&WaitingOrder) -> SaleError,
     ) -> Vec<(WaitingOrder, Answer)> {
-        let Lines { deques, tally, in_flight, .. } = &mut *self.lines.lock();
-        let put_back = &mut deques[PUT_BACK];
+        let lines = &mut *self.lines.lock();
         let mut answers = Vec::with_capacity(batch.len());
         for (waiting, fate) in batch {
-            in_flight.remove(&waiting.order.key());
+            lines.in_flight.remove(&waiting.order.key());
+            let is_over = waiting.bound.is_some()
+                && matches!(fate, Fate::AgainUnderALargerToken)
+                && PEER_TENURE.is_on();
             match fate {
                 Fate::Answered(outcome) => answers.push((waiting, Ok(outcome))),
                 Fate::Failed(error) => answers.push((waiting, Err(error))),
+                _ if is_over || lines.is_closed => {
+                    let over = |waiting: &WaitingOrder| match waiting.bound {
+                        Some(_) => SaleError::tenure_over(),
+                        None => SaleError::Stopping,
+                    };
+                    let error = waiting.failure(over);
+                    answers.push((waiting, Err(error)));
+                }
                 _ if waiting.deadline <= Instant::now() => {
                     let error = waiting.failure(&too_late);
                     answers.push((waiting, Err(error)));
                 }
-                Fate::Again | Fate::AgainUnderALargerToken => {
-                    tally.added(PUT_BACK, &waiting);
-                    let arrival = |order: &WaitingOrder| (order.deadline, order.request);
-                    let place =
-                        put_back.partition_point(|other| arrival(other) < arrival(&waiting));
-                    put_back.insert(place, waiting);
-                }
+                Fate::Again | Fate::AgainUnderALargerToken => lines.put_back(PUT_BACK, waiting),
             }
         }
         answers
@@ -213,6 +473,19 @@ impl OrderQueue {
 
     pub(super) fn len(&self) -> usize {
         self.lines.lock().len()
+    }
+
+    /// Whether no order waits, and none is in a batch.
+    pub(super) fn is_unused(&self) -> bool {
+        let lines = self.lines.lock();
+        lines.len() == 0 && lines.in_flight.is_empty()
+    }
+
+    /// Fails all waiting orders, and what is put back from now on.
+    pub(super) fn close(&self) {
+        self.end();
+        self.lines.lock().is_closed = true;
+        self.fail_all(|_| SaleError::Stopping);
     }
 
     /// How long the oldest order has waited; zero without one.
@@ -273,10 +546,23 @@ impl OrderQueue {
                 }
                 let count = line.partition_point(|order| order.deadline <= now);
                 expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
+                let is_in_time = |order: &WaitingOrder| order.deadline > now;
+                assert!(!cfg!(fenced_lock_chaos) || line.iter().all(is_in_time), "it is in order");
             }
             drop(guard);
             for order in expired {
                 order.fail(&error);
+            }
+        }
+    }
+
+    /// Waits until no order has waited or been in a batch for so long.
+    pub(super) async fn until_unused_for(&self, time: Duration) {
+        let mut used_at = Instant::now();
+        while used_at.elapsed() < time {
+            sleep(SWEEP_EVERY).await;
+            if self.has_orders() || !self.is_unused() {
+                used_at = Instant::now();
             }
         }
     }
@@ -291,7 +577,7 @@ impl OrderQueue {
     /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
     fn has_orders(&self) -> bool {
         let lines = &mut *self.lines.lock();
-        for line in [PUT_BACK, FIRST, OTHERS] {
+        for line in 0..lines.deques.len() {
             while lines.pop_if(line, WaitingOrder::is_disconnected).is_some() {}
         }
         lines.len() > 0
@@ -310,6 +596,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::{InventoryError, OrderId, Quantity, User};
+    use crate::peers::wire::Fate as Answered;
 
     fn order(id: &str) -> Order {
         Order {
@@ -319,6 +606,14 @@ mod tests {
             user: User::default(),
             action: Action::Reserve,
         }
+    }
+
+    fn token(revision: i64) -> Token {
+        Token::new(ClusterId(1), revision)
+    }
+
+    fn tenure(revision: i64) -> Tenure {
+        Tenure { key: format!("lock/1-{revision}").into(), token: token(revision) }
     }
 
     fn settle(
@@ -349,12 +644,12 @@ mod tests {
         };
         drop(push("disconnected"));
         let _answers = ["a", "b", "c", "a", "d"].map(push);
-        let first = queue.take(2);
-        let second = queue.take(9);
+        let first = queue.take(2, &tenure(1));
+        let second = queue.take(9, &tenure(1));
         assert_eq!([ids(&first), ids(&second)], [vec!["a", "b"], vec!["c"]]);
         put_back(&queue, second);
         put_back(&queue, first);
-        assert_eq!(ids(&queue.take(9)), ["a", "b", "c", "a", "d"]);
+        assert_eq!(ids(&queue.take(9, &tenure(1))), ["a", "b", "c", "a", "d"]);
     }
 
     /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an earlier
@@ -365,7 +660,7 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
         let push = |(id, action)| queue.push(Order { action, ..order(id) });
         let taken = |most| {
-            let batch = queue.take(most);
+            let batch = queue.take(most, &tenure(1));
             let of = |one: &WaitingOrder| (one.order.id.as_str().to_owned(), one.order.action);
             (batch.iter().map(of).collect::<Vec<_>>(), batch)
         };
@@ -400,7 +695,7 @@ mod tests {
         let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
         let push = |id: &str, action| queue.push(Order { action, ..order(id) });
         let taken = |most| {
-            let batch = queue.take(most);
+            let batch = queue.take(most, &tenure(1));
             (batch.iter().map(|one| one.order.id.as_str().to_owned()).collect::<Vec<_>>(), batch)
         };
         let mut answers = vec![push("0", Cancel)];
@@ -425,7 +720,7 @@ mod tests {
             let push = |id, action| queue.push(Order { action, ..order(id) }).expect("room");
             let mut gone = Some(push("a", Action::Reserve));
             match way {
-                "taken" => end(&queue, queue.take(1)),
+                "taken" => end(&queue, queue.take(1, &tenure(1))),
                 "arrival" => {
                     gone = None;
                     assert!(!queue.has_orders());
@@ -440,7 +735,7 @@ mod tests {
             assert_eq!(queue.len(), 0, "{way}");
             let _answers = [("b", Action::Reserve), ("a", Action::Confirm)]
                 .map(|(id, action)| push(id, action));
-            let first = queue.take(1).remove(0);
+            let first = queue.take(1, &tenure(1)).remove(0);
             assert_eq!(first.order.action, Action::Confirm, "{way}");
             drop(gone);
         }
@@ -454,7 +749,7 @@ mod tests {
         for ends_in_its_batch in [false, true] {
             let queue = OrderQueue::new(Item::DEFAULT, 2, time);
             let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
-            let mut batch = queue.take(2);
+            let mut batch = queue.take(2, &tenure(1));
             let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
             let token = Token::new(ClusterId(1), 1);
             batch[0].sent = Sent::Unknown { first: token, last: token, error };
@@ -463,7 +758,7 @@ mod tests {
                 for (waiting, answer) in settle(&queue, batch, || Fate::Again) {
                     waiting.answer(answer);
                 }
-                assert!(queue.take(2).is_empty());
+                assert!(queue.take(2, &tenure(1)).is_empty());
             } else {
                 put_back(&queue, batch);
                 queue.fail_all(|_| SaleError::Stopping);
@@ -472,5 +767,151 @@ mod tests {
             assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
             assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
         }
+    }
+
+    fn ids(batch: &[WaitingOrder]) -> Vec<&str> {
+        batch.iter().map(|waiting| waiting.order.id.as_str()).collect()
+    }
+
+    /// A frame of this sender for a tenure.
+    fn frame(sender: &str, number: u64, revision: i64, orders: &[Order]) -> Frame {
+        let orders = orders.iter().map(|order| Forwarded::new(order, 7, None)).collect();
+        let frame = Frame::new(&Item::DEFAULT, &tenure(revision), orders);
+        Frame { sender: sender.into(), number, ..frame }
+    }
+
+    type Answers = Vec<oneshot::Receiver<Answer>>;
+
+    fn receive(
+        queue: &OrderQueue,
+        sender: &str,
+        number: u64,
+        revision: i64,
+        orders: &[Order],
+    ) -> Result<(Answers, OwnedSemaphorePermit), NotDone> {
+        queue.receive(&frame(sender, number, revision, orders), orders.to_vec())
+    }
+
+    fn began(revision: i64) -> OrderQueue {
+        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
+        queue.begin(&Arc::new(tenure(revision)));
+        queue
+    }
+
+    /// Goal: an order of a peer is carried out in the tenure that it was sent for, or not at all: not in the holder's next one,
+    /// and never put back for it.
+    #[tokio::test]
+    async fn an_order_of_a_peer_belongs_to_one_tenure() {
+        let not_done = |answer: &mut oneshot::Receiver<Answer>| {
+            let answer = answer.try_recv().expect("an answer");
+            matches!(Answered::of(&order("a"), &answer), Answered::NotDone(_))
+        };
+        let queue = began(5);
+        for (revision, key) in [(4, 4), (6, 6), (5, 4)] {
+            let other = Frame {
+                tenure: Tenure { token: token(revision), ..tenure(key) },
+                ..frame("a", 1, 5, &[order("x")])
+            };
+            let refused = queue.receive(&other, vec![order("x")]);
+            assert_eq!(refused.err(), Some(NotDone::NotTheHolder));
+        }
+        let (mut answers, _place) =
+            receive(&queue, "a", 1, 5, &["1", "2", "3", "4"].map(order)).expect("it holds");
+        let own = queue.push(order("own")).expect("room");
+        // one place decides it, whatever the others let in
+        let mut first = queue.take(1, &tenure(5));
+        first.extend(queue.take(1, &tenure(5)));
+        assert_eq!(ids(&first), ["own", "1"]);
+        let again = |waiting, fate: fn() -> Fate| (waiting, fate());
+        let (own_order, bound) = (first.remove(0), first.remove(0));
+        let settled = vec![
+            again(own_order, || Fate::AgainUnderALargerToken),
+            again(bound, || Fate::AgainUnderALargerToken),
+        ];
+        let answered = queue.settle(settled, |_| SaleError::Stopping);
+        assert_eq!(answered.len(), 1, "the own order is put back");
+        for (waiting, answer) in answered {
+            waiting.answer(answer);
+        }
+        assert!(not_done(&mut answers[0]));
+        let two = queue.take(2, &tenure(5));
+        assert_eq!(ids(&two), ["own", "2"]);
+        let mut batch = two;
+        // its units may come back with the next batch of the same tenure
+        let held = batch.remove(1);
+        assert!(settle(&queue, vec![held], || Fate::Again).is_empty());
+        let next = queue.take(1, &tenure(5));
+        assert_eq!(ids(&next), ["2"]);
+        assert!(settle(&queue, next, || Fate::Again).is_empty());
+        queue.end();
+        assert!(answers[1..].iter_mut().all(not_done), "also without another batch");
+        let late = receive(&queue, "a", 2, 5, &[order("late")]);
+        assert_eq!(late.err(), Some(NotDone::NotTheHolder));
+        queue.begin(&Arc::new(tenure(9)));
+        assert!(queue.take(9, &tenure(9)).is_empty());
+        drop((own, batch));
+
+        let queue = began(5);
+        let (mut answers, _place) = receive(&queue, "a", 1, 5, &[order("1")]).expect("it holds");
+        assert!(queue.take(9, &tenure(9)).is_empty(), "the last look before the store");
+        assert!(not_done(&mut answers[0]));
+    }
+
+    /// Goal: a holder takes each frame once, two at a time of one peer, and none whose number it may have forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_is_taken_once() {
+        let queue = began(1);
+        let take = |sender: &str, number: u64| receive(&queue, sender, number, 1, &[order("1")]);
+        let first = take("a", 8).expect("it is the first one");
+        assert_eq!(take("a", 8).err(), Some(NotDone::Repeated));
+        let second = take("a", 7).expect("it was overtaken");
+        assert_eq!(take("a", 9).err(), Some(NotDone::TooMany));
+        assert!(take("b", 8).is_ok(), "another peer has numbers and places of its own");
+        drop((first, second));
+        for number in 10..10 + NUMBERS as u64 {
+            assert!(take("a", number).is_ok());
+        }
+        assert_eq!(take("a", 1).err(), Some(NotDone::Repeated));
+        for sender in 2..MAX_PEERS {
+            assert!(take(&sender.to_string(), 1).is_ok());
+        }
+        assert_eq!(take("one more", 1).err(), Some(NotDone::TooMany));
+        tokio::time::advance(3 * FRAME_LIFE).await;
+        assert!(take("one more", 1).is_ok(), "a frame of the one that it forgot would be too old");
+    }
+
+    /// Goal: each source gets its turn, whoever sends more, and an operation stays behind an earlier one for the same order,
+    /// from whatever source.
+    #[tokio::test]
+    async fn sources_take_turns() {
+        let queue = began(1);
+        let _own = ["1", "2", "3", "4"].map(|id| queue.push(order(id)).expect("room"));
+        let _a = receive(&queue, "a", 1, 1, &["5", "6", "7"].map(order)).expect("it holds");
+        let cancel = |id| Order { action: Action::Cancel, ..order(id) };
+        let _b = receive(&queue, "b", 1, 1, &[order("8"), cancel("6"), cancel("9")]).expect("so");
+        let batch = queue.take(20, &tenure(1));
+        assert_eq!(ids(&batch), ["9", "1", "5", "8", "2", "6", "3", "7", "4", "6"]);
+        assert_eq!(batch[9].order.action, Action::Cancel);
+    }
+
+    /// Goal: an order whose fate is unknown under a token is sent again under a larger one only. Later orders pass it, but not a
+    /// call for the same order.
+    #[tokio::test]
+    async fn an_unknown_order_waits_for_a_larger_token() {
+        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
+        let _answers = ["a", "b"].map(|id| queue.push(order(id)).expect("room"));
+        let mut batch = queue.take(2, &tenure(5));
+        batch[0].above = Some(token(5));
+        put_back(&queue, batch);
+        let _more = ["a", "c"].map(|id| queue.push(order(id)).expect("room"));
+        assert_eq!(ids(&queue.take(9, &tenure(5))), ["b"], "the second call for a waits");
+        assert!(queue.take(9, &tenure(4)).is_empty());
+        assert_eq!(ids(&queue.take(9, &tenure(6))), ["a", "a", "c"]);
+        let other = Tenure { token: Token::new(ClusterId(2), 1), ..tenure(1) };
+        let _more = queue.push(order("d")).expect("room");
+        let mut batch = queue.take(1, &tenure(6));
+        batch[0].above = Some(token(6));
+        put_back(&queue, batch);
+        assert_eq!(ids(&queue.take(1, &other)), ["d"], "the store compares tokens of two clusters");
     }
 }

@@ -125,6 +125,7 @@ impl Shop {
             queue_length: options.queue_length,
             wait_timeout: options.wait_timeout,
             etcd: Some(Arc::clone(&locks)),
+            peers: None,
         };
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let state = Arc::new(AppState::new(sale.clone(), options.http.clone()));

@@ -177,8 +177,8 @@ mod tests {
         let token = Token::new(ClusterId(1), 1);
         let (backend, status) = watch::channel(ClaimStatus::Granted(token));
         let ticket = Ticket { status, contended: watch::channel(false).1 };
-        let (claim, owner) = (inner.new_claim(&"a".into()), Owner::new().id);
-        let hold = Hold::begin(inner, claim, owner, token, Duration::ZERO, ticket);
+        let (claim, owner) = (inner.new_claim(&"a".into(), None), Owner::new().id);
+        let hold = Hold::begin(inner, claim, None, owner, token, Duration::ZERO, ticket);
         assert_eq!(hold.enter(), Ok(true));
         assert_eq!([(); 3].map(|()| hold.exit()), [false, true, false]);
         assert_eq!(hold.enter(), Ok(false));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fenced_lock::{QueueEntry, SessionKeeper};
 use flash_sale::inventory::{Item, NewSale, Order, Outcome, Started};
+use flash_sale::peers::Receiver;
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use tokio::time::timeout;
 
@@ -113,6 +114,10 @@ impl SaleGuard for Switch {
 
     fn sessions(&self) -> Option<&SessionKeeper> {
         self.main().sessions()
+    }
+
+    fn receiver(&self) -> Option<Arc<dyn Receiver>> {
+        self.main().receiver()
     }
 
     fn waiting(&self) -> usize {

@@ -20,6 +20,9 @@ pub(super) const TTL: Duration = Duration::from_secs(2);
 /// [`TTL`] as a flag.
 pub(super) const TTL_FLAG: &str = "2s";
 
+/// Flags of instances that send their orders to the holder.
+pub(super) const PEERS: &[&str] = &["--peer-listen=127.0.0.1:0"];
+
 /// The time before the first fault.
 pub(super) const FIRST_CALM: Duration = Duration::from_secs(1);
 

@@ -30,7 +30,9 @@ pub(super) async fn queue(etcd: &PrivateEtcd, name: &str) -> Result<Vec<(String,
     let claim = |claim: &etcd_client::KeyValue| {
         let label = String::from_utf8_lossy(claim.value());
         // the value is the time of the claim, a space and the instance's name
-        let instance = label.split_once(' ').map_or("", |(_, instance)| instance).to_owned();
+        let instance = label.split_once(' ').map_or("", |(_, instance)| instance);
+        // behind a tab: the address of an instance with peers
+        let instance = instance.split('\t').next().unwrap_or_default().to_owned();
         (instance, claim.lease())
     };
     Ok(queue.kvs().iter().map(claim).collect())

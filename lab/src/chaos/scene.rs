@@ -16,7 +16,7 @@ use testkit::{
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, TTL_FLAG};
+use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, PEERS, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
 use demo::cluster::{Cluster, Spec};
@@ -152,7 +152,12 @@ impl Scene {
         self.random.random_range(0..self.cluster.instances.len())
     }
 
-    /// Records the effects of all rounds together.
+    /// A random instance that will run batches: the holder, where the others send it theirs.
+    pub(super) async fn pick_seller(&mut self) -> Result<usize> {
+        if self.case.flags == PEERS { Ok(self.holder(None).await?.0) } else { Ok(self.pick()) }
+    }
+
+    /// Records what all rounds together have done.
     pub(super) async fn record_totals(&mut self) -> Result<()> {
         let instances = self.cluster.instances.iter();
         let proxies = instances.flat_map(|one| one.etcd_proxies.iter().chain(&one.client_proxy));

@@ -1,8 +1,10 @@
 //! What may go wrong in a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::chance::Chance;
 use crate::trace::{count, locked};
@@ -74,12 +76,26 @@ faults! {
     StoreCutOff = "cut off from the store",
     /// All connections to the store break.
     StoreCut = "store connections cut",
+    /// The replica does not confirm what is written.
+    ReplicaBehind = "replica behind",
+    /// The replica takes over: what it did not confirm is lost.
+    StoreFailedOver = "store failed over",
     /// The store is started again with all its data.
     StoreRestarted = "store restarted",
     /// The store refuses to write for a while.
     StoreFull = "store refuses to write",
     /// The store forgets its scripts.
     ScriptsFlushed = "scripts flushed",
+    /// An instance cannot connect to another one.
+    LinkRefused = "link refused",
+    /// A batch for the holder does not arrive.
+    FrameLost = "frame lost",
+    /// A batch for the holder comes late.
+    FrameLate = "frame late",
+    /// A batch for the holder comes again.
+    FrameTwice = "frame twice",
+    /// The holder's answer does not arrive.
+    FatesLost = "fates lost",
     /// A process is paused for less than a TTL.
     PausedBriefly = "paused briefly",
     /// A process is paused for longer than a TTL.
@@ -111,6 +127,8 @@ impl Fault {
         Self::StoreSilent,
         Self::StoreCutOff,
         Self::StoreCut,
+        Self::ReplicaBehind,
+        Self::StoreFailedOver,
         Self::StoreRestarted,
         Self::StoreFull,
         Self::ScriptsFlushed,
@@ -148,6 +166,10 @@ struct State {
     /// In how many of a thousand places a fault strikes.
     rate: u64,
     is_over: bool,
+    /// Until when what went wrong may delay everybody, or this process.
+    delays: BTreeMap<Option<String>, Instant>,
+    /// Until when nothing can be decided, though everybody is answered.
+    refuses_until: Instant,
 }
 
 impl Faults {
@@ -161,7 +183,9 @@ impl Faults {
             chosen.insert(*chance.pick(Fault::ALL));
         }
         let rate = *chance.pick(&[5, 20, 50, 100, 200]);
-        let state = Mutex::new(State { chance, rate, is_over: false });
+        let (delays, refuses_until) = (BTreeMap::new(), Instant::now());
+        let state = State { chance, rate, is_over: false, delays, refuses_until };
+        let state = Mutex::new(state);
         Self { state, allowed: &chosen - without }
     }
 
@@ -184,6 +208,34 @@ impl Faults {
             count(fault.name());
         }
         strikes
+    }
+
+    /// One of these, that may happen if there is one, in half of the cases.
+    pub fn choose(&self, of: &[Fault], chance: &mut Chance) -> Fault {
+        let allowed: Vec<_> = of.iter().copied().filter(|fault| self.may(*fault)).collect();
+        let is_any = chance.one_in(2) || allowed.is_empty();
+        *chance.pick(if is_any { of } else { &allowed })
+    }
+
+    /// What happened may delay everybody, or this process, until then.
+    pub fn delays(&self, who: Option<&str>, until: Instant) {
+        let mut state = locked(&self.state);
+        let known = state.delays.entry(who.map(str::to_owned)).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// Everybody is refused until then.
+    pub fn refuses(&self, until: Instant) {
+        let mut state = locked(&self.state);
+        state.refuses_until = until.max(state.refuses_until);
+    }
+
+    /// Since when nothing delays this process; and since when nothing keeps it from a decision.
+    pub fn well_since(&self, who: &str, at_least: Instant) -> [Instant; 2] {
+        let state = locked(&self.state);
+        let of = |who: Option<String>| state.delays.get(&who).copied().unwrap_or(at_least);
+        let answered = of(None).max(of(Some(who.to_owned()))).max(at_least);
+        [answered, answered.max(state.refuses_until)]
     }
 
     /// Draws from the chance of the faults.

@@ -12,9 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Setup;
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
-use crate::locks::{Client, LockService, Truth};
+use crate::locks::{Client, LockService, REQUEST_LIMIT, Truth};
 use crate::process::{Scheduler, Simulated};
-use crate::trace::{self, count, is_violated, locked, note, violation};
+use crate::trace::{
+    self, Rare, count, happened, is_violated, left_over, locked, note, too_late, violation,
+};
 
 /// What is left for a grant beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -65,6 +67,7 @@ struct World {
     chance: Mutex<Chance>,
     actors: AtomicU64,
     began: AtomicU64,
+    began_at: Instant,
 }
 
 /// What the judge knows.
@@ -143,7 +146,7 @@ impl World {
             let fence = *judge.fences.get(&name).unwrap_or(&0);
             let is_refused = token < fence && !world.setup.is_without("fence");
             if is_refused {
-                count("the fence refused a write");
+                happened(Rare::LateWriteRefused);
                 note(&who, || {
                     format!("write under {token} to {name}: refused, the fence is {fence}")
                 });
@@ -194,6 +197,7 @@ impl World {
     /// Whoever believes that it holds the lock does.
     fn check_belief(&self, process: &Simulated, guard: &Guard) {
         if guard.is_lost() {
+            happened(Rare::SessionLost);
             return;
         }
         let who = &process.name;
@@ -205,12 +209,26 @@ impl World {
             Truth::TakenAway(at) => {
                 let since = process.disturbed_at().map_or(at, |disturbed| at.max(disturbed));
                 if since.elapsed() > self.shape.ttl {
-                    violation(format!(
+                    too_late(&format!(
                         "{who} was not told within a TTL that it lost {}",
                         guard.key()
                     ));
                 }
             }
+        }
+    }
+
+    /// A hold is lost for a reason: it was taken away, or the service did not answer, or its process stood still.
+    fn check_loss(&self, process: &Simulated, guard: &Guard) {
+        let is_limited = self.shape.hold_for.is_some();
+        let was_taken = || self.service.truth(guard.name(), &guard.key());
+        if !guard.is_lost() || is_limited || matches!(was_taken(), Truth::TakenAway(_)) {
+            return;
+        }
+        let [since, _] = self.faults.well_since(&process.name, self.began_at);
+        let since = process.disturbed_at().map_or(since, |disturbed| since.max(disturbed));
+        if since.elapsed() > self.shape.ttl * 2 + REQUEST_LIMIT {
+            violation(format!("{} lost {} for no reason", process.name, guard.key()));
         }
     }
 
@@ -231,7 +249,7 @@ impl World {
             let progress = judge.progress.get(name).copied().unwrap_or(healed_at);
             let since = healed_at.max(*since).max(progress);
             if process.is_running() && since.elapsed() > self.shape.ttl + GRACE + longest {
-                violation(format!(
+                too_late(&format!(
                     "{} waits for {name}, and nobody was granted it for {:?}",
                     process.name,
                     since.elapsed()
@@ -392,6 +410,9 @@ impl Actor {
             sleep(pause).await;
         }
         world.check_belief(&self.process, &guard);
+        if !self.stops.load(Ordering::Relaxed) {
+            world.check_loss(&self.process, &guard);
+        }
         let was_lost = guard.is_lost();
         match self.chance.below(6) {
             0 => {
@@ -460,6 +481,7 @@ pub async fn run(
         chance: Mutex::new(chance.fork()),
         actors: AtomicU64::new(0),
         began: AtomicU64::new(0),
+        began_at: Instant::now(),
     });
 
     let mut instances: Vec<_> =
@@ -486,7 +508,7 @@ async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Ch
     let which = chance.index(instances.len());
     let (number, process) = (instances[which].number, Arc::clone(&instances[which].process));
     let name = Arc::clone(chance.pick(&world.shape.names));
-    let fault = *chance.pick(Fault::OF_LOCK_AND_PROCESSES);
+    let fault = world.faults.choose(Fault::OF_LOCK_AND_PROCESSES, chance);
     if !world.faults.may(fault) {
         return;
     }
@@ -522,7 +544,8 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
     while world.actors.load(Ordering::Relaxed) > 0 && !is_violated() {
         world.check_progress(healed_at);
         if healed_at.elapsed() > limit {
-            violation(format!("{} actors did not end", world.actors.load(Ordering::Relaxed)));
+            let actors = world.actors.load(Ordering::Relaxed);
+            too_late(&format!("{actors} actors did not end"));
         }
         sleep(Duration::from_millis(100)).await;
     }
@@ -530,12 +553,12 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
     sleep(3 * ttl + 2 * GRACE).await;
     let left = world.service.left();
     if !left.is_empty() {
-        violation(format!("claims are left: {left:?}"));
+        left_over(&format!("claims: {left:?}"));
     }
     for instance in &instances {
         let shown = format!("{:?}", instance.backend);
         if !shown.contains("claims: 0") {
-            violation(format!("{} still knows of claims: {shown}", instance.process.name));
+            left_over(&format!("claims that {} knows: {shown}", instance.process.name));
         }
     }
     for instance in &mut instances {
@@ -544,14 +567,14 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
     }
     sleep(2 * ttl + GRACE).await;
     if world.service.leases() > 0 {
-        violation(format!("{} leases are left", world.service.leases()));
+        left_over(&format!("{} leases", world.service.leases()));
     }
     for mut instance in instances {
         let backend = instance.backend.take();
         instance.process.run(|| drop(backend));
         let tasks = instance.process.tasks();
         if tasks > 0 {
-            violation(format!("{} still runs {tasks} tasks", instance.process.name));
+            left_over(&format!("{tasks} tasks of {}", instance.process.name));
         }
     }
     trace::count("runs");

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
 use crate::process::Simulated;
-use crate::trace::{count, locked, note};
+use crate::trace::{Rare, count, happened, locked, note};
 
 const CLUSTER: ClusterId = ClusterId(7);
 
@@ -25,7 +25,7 @@ const CLUSTER: ClusterId = ClusterId(7);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limit of a request.
-const REQUEST_LIMIT: Duration = Duration::from_millis(500);
+pub const REQUEST_LIMIT: Duration = Duration::from_millis(500);
 
 pub struct LockService {
     state: Mutex<State>,
@@ -258,6 +258,9 @@ impl LockService {
         let has_room = !faults.strikes(Fault::LockNoRoom);
         let is_cut = state.chance.one_in(2) && !is_away;
         let is_answered = !is_unanswered && !is_late;
+        if !is_answered || is_lost || is_away || !has_room || there + back > limit / 2 {
+            faults.delays(Some(process), now + limit);
+        }
         Way { there, back, arrives: !is_lost && !is_away, is_late, is_answered, is_cut, has_room }
     }
 
@@ -273,6 +276,18 @@ impl LockService {
             let is_lost = self.faults.strikes(Fault::MessageLost);
             let times = 1 + u32::from(self.faults.strikes(Fault::MessageTwice));
             let is_late = self.faults.strikes(Fault::MessageLate);
+            if is_lost || is_late {
+                self.faults.delays(None, Instant::now());
+            }
+            if is_lost && let Some(client) = message.to.upgrade() {
+                match client.waiters.status(&message.claim) {
+                    ClaimStatus::Waiting => happened(Rare::GrantLost),
+                    ClaimStatus::Granted(_) if message.is_contended => {
+                        happened(Rare::NewsOfWaiterLost);
+                    }
+                    _ => {}
+                }
+            }
             for _ in 0..if is_lost { 0 } else { times } {
                 let most = if is_late { 2000 } else { self.latency };
                 let on_the_way = state.chance.millis(0, most);
@@ -370,6 +385,14 @@ impl LockService {
 
     /// Something happens to the service, or to this process's way to it.
     pub fn suffer(&self, fault: Fault, process: &str, name: &Arc<str>, times: Times) {
+        let now = Instant::now();
+        match fault {
+            Fault::LockSilent => self.faults.delays(None, now + times.either),
+            Fault::LockCutOff => self.faults.delays(Some(process), now + times.either),
+            Fault::LockRefuses => self.faults.refuses(now + times.long),
+            Fault::OtherProgram => self.faults.delays(None, now + times.brief),
+            _ => self.faults.delays(None, now),
+        }
         match fault {
             Fault::LockSilent => self.be_silent(times.either),
             Fault::LockCutOff => self.cut_off(process, times.either),
@@ -571,7 +594,7 @@ impl Client {
             self.waiters.note(&known, ClaimStatus::Granted(Token::new(CLUSTER, ticket)));
         } else {
             // put by a request that came late: nobody here waits for it
-            count("a holder that nobody knows was withdrawn");
+            happened(Rare::HeldByNobody);
             let (this, claim) = (Arc::clone(self), claim.clone());
             self.process.spawn(async move { drop(this.release(&claim).await) });
         }

@@ -19,7 +19,11 @@
 #[cfg(fenced_lock_chaos)]
 mod chance;
 #[cfg(fenced_lock_chaos)]
+mod controls;
+#[cfg(fenced_lock_chaos)]
 mod faults;
+#[cfg(fenced_lock_chaos)]
+mod link;
 #[cfg(fenced_lock_chaos)]
 mod lock_world;
 #[cfg(fenced_lock_chaos)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -14,10 +14,11 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::chance::Chance;
+use crate::controls::{self, CONTROLS};
 use crate::faults::Fault;
 use crate::process::{Scheduler, Simulated};
-use crate::trace::{self, Events, Told, locked};
-use crate::{lock_world, sale_world, shop};
+use crate::trace::{self, Events, Rare, Told, locked};
+use crate::{lock_world, sale_world};
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///
@@ -37,15 +38,18 @@ struct Options {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// How many seeds.
-    #[arg(long, default_value_t = 2000)]
-    seeds: u64,
+    /// How many seeds; 2,000, and with `--controls` 10,000.
+    #[arg(long)]
+    seeds: Option<u64>,
     /// Go on until stopped.
     #[arg(long)]
     endless: bool,
     /// Take this safeguard out, to see that it is missed.
     #[arg(long, value_name = "SAFEGUARD")]
     without: Option<String>,
+    /// Take out each safeguard that is missed within so many seeds, one after the other, and print a table.
+    #[arg(long)]
+    controls: bool,
     /// What to simulate, in place of what the seed chooses.
     #[arg(long)]
     world: Option<World>,
@@ -78,6 +82,11 @@ pub enum World {
 }
 
 impl Setup {
+    fn new(options: &Options, seed: u64, without: Option<&str>) -> Self {
+        let (without, world) = (without.map(str::to_owned), options.world);
+        Self { seed, without, world, ..Self::default() }
+    }
+
     /// One seed in four is the lock's.
     fn world(&self) -> World {
         self.world.unwrap_or(if self.seed.is_multiple_of(4) { World::Lock } else { World::Sale })
@@ -88,38 +97,27 @@ impl Setup {
     }
 }
 
-/// The safeguards of the lock that can be taken out.
-const OF_THE_LOCK: [(&str, Safeguard); 3] = [
-    ("claim-cleanup", Safeguard::ClaimCleanup),
-    ("local-expiry", Safeguard::LocalExpiry),
-    ("denials", Safeguard::Denials),
-];
-
 /// Lines of a failure that are shown without `--trace`.
 const SHOWN: usize = 80;
+
+/// In so many seeds, each rare event must have happened.
+const ENOUGH: u64 = 10_000;
 
 pub fn main() -> ExitCode {
     let options = Options::parse();
     // leases are renewed in simulated time, on no thread
     Safeguard::OwnThread.set(false);
-    if let Some(name) = &options.without {
-        match OF_THE_LOCK.iter().find(|(known, _)| known == name) {
-            Some((_, safeguard)) => safeguard.set(false),
-            None if shop::SAFEGUARDS.iter().any(|(known, ..)| known == name) => {}
-            None => {
-                let of_the_script = shop::SAFEGUARDS.iter().map(|(name, ..)| *name);
-                let known = OF_THE_LOCK.iter().map(|(name, _)| *name).chain(of_the_script);
-                eprintln!(
-                    "there is no safeguard {name}, but: {}",
-                    known.collect::<Vec<_>>().join(", ")
-                );
-                return ExitCode::from(2);
-            }
-        }
+    if let Some(name) = &options.without
+        && !controls::set(name, false)
+    {
+        let known = CONTROLS.iter().map(|control| control.0).collect::<Vec<_>>();
+        eprintln!("there is no safeguard {name}, but: {}", known.join(", "));
+        return ExitCode::from(2);
     }
     std::panic::set_hook(Box::new(trace::on_panic));
     match options.seed {
         Some(seed) => show(&options, seed),
+        None if options.controls => run_controls(&options),
         None => run_all(&options),
     }
 }
@@ -154,8 +152,7 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
 
 /// Runs one seed with all that it tells.
 fn show(options: &Options, seed: u64) -> ExitCode {
-    let setup =
-        Setup { seed, without: options.without.clone(), world: options.world, ..Setup::default() };
+    let setup = Setup::new(options, seed, options.without.as_deref());
     let (told, _) = run(&setup, true);
     if told.violation.is_some() {
         explain(options, &setup);
@@ -207,8 +204,17 @@ fn explain(options: &Options, setup: &Setup) {
 struct Sum {
     seeds: u64,
     counts: BTreeMap<&'static str, u64>,
-    failed: Option<u64>,
+    /// The first seed that failed, and how.
+    failed: Option<(u64, String)>,
     differs: Option<u64>,
+}
+
+impl Sum {
+    fn rate(&self, began_at: SystemTime) -> String {
+        let seconds = began_at.elapsed().unwrap_or_default().as_secs_f64().max(0.001);
+        let rate = self.seeds as f64 / seconds;
+        format!("{} seeds in {seconds:.1} s, {rate:.0} a second", self.seeds)
+    }
 }
 
 /// Whether two runs of a seed differ; shows where.
@@ -235,12 +241,11 @@ fn differ(one: &Told, other: &Told) -> bool {
     one != other
 }
 
-fn run_all(options: &Options) -> ExitCode {
-    let began_at = SystemTime::now();
-    let elapsed = || began_at.elapsed().unwrap_or_default().as_secs_f64().max(0.001);
+/// Runs seeds side by side, until one fails.
+fn search(options: &Options, without: Option<&str>, seeds: u64, twice: u64) -> Sum {
     let (next, over) = (AtomicU64::new(options.first), AtomicBool::new(false));
-    let last = if options.endless { u64::MAX } else { options.first.saturating_add(options.seeds) };
-    let sum = Mutex::new(Sum::default());
+    let last = options.first.saturating_add(seeds);
+    let (began_at, sum) = (SystemTime::now(), Mutex::new(Sum::default()));
     let threads = options
         .threads
         .map_or_else(|| thread::available_parallelism().map_or(1, NonZero::get), NonZero::get);
@@ -250,13 +255,8 @@ fn run_all(options: &Options) -> ExitCode {
             if seed >= last {
                 break;
             }
-            let setup = Setup {
-                seed,
-                without: options.without.clone(),
-                world: options.world,
-                ..Setup::default()
-            };
-            let is_compared = seed - options.first < options.twice;
+            let setup = Setup::new(options, seed, without);
+            let is_compared = seed - options.first < twice;
             let (told, _) = run(&setup, is_compared);
             let differs = is_compared && differ(&told, &run(&setup, true).0);
             let mut sum = locked(&sum);
@@ -267,8 +267,11 @@ fn run_all(options: &Options) -> ExitCode {
             if differs {
                 sum.differs = Some(seed);
             }
-            if told.violation.is_some() {
-                sum.failed = Some(sum.failed.map_or(seed, |failed| failed.min(seed)));
+            if let Some(what) = told.violation {
+                let is_first = sum.failed.as_ref().is_none_or(|(failed, _)| seed < *failed);
+                if is_first {
+                    sum.failed = Some((seed, what));
+                }
             }
             if sum.differs.is_some() || sum.failed.is_some() {
                 over.store(true, Ordering::Relaxed);
@@ -283,16 +286,18 @@ fn run_all(options: &Options) -> ExitCode {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     thread::park_timeout(Duration::from_secs(10));
-                    println!(
-                        "{} seeds, {:.0} a second",
-                        locked(&sum).seeds,
-                        locked(&sum).seeds as f64 / elapsed()
-                    );
+                    println!("{}", locked(&sum).rate(began_at));
                 }
             });
         }
     });
-    let sum = locked(&sum);
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_all(options: &Options) -> ExitCode {
+    let began_at = SystemTime::now();
+    let seeds = if options.endless { u64::MAX } else { options.seeds.unwrap_or(2000) };
+    let sum = search(options, options.without.as_deref(), seeds, options.twice);
     for (what, times) in &sum.counts {
         println!("{times:>9}  {what}");
     }
@@ -300,18 +305,51 @@ fn run_all(options: &Options) -> ExitCode {
         println!("seed {seed}: two runs differ");
         return ExitCode::from(1);
     }
-    if let Some(seed) = sum.failed {
-        let setup = Setup {
-            seed,
-            without: options.without.clone(),
-            world: options.world,
-            ..Setup::default()
-        };
-        explain(options, &setup);
+    if let Some((seed, _)) = sum.failed {
+        explain(options, &Setup::new(options, seed, options.without.as_deref()));
     }
-    let seconds = elapsed();
-    let rate = sum.seeds as f64 / seconds;
-    let verdict = if sum.failed.is_some() { "VIOLATED" } else { "no violation" };
-    println!("{} seeds in {seconds:.1} s, {rate:.0} a second: {verdict}", sum.seeds);
-    if sum.failed.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    // of what never happens, nothing is known
+    let is_all = options.world.is_none() && options.without.is_none() && sum.failed.is_none();
+    let times = |event: &&Rare| sum.counts.get(event.name()).copied().unwrap_or_default();
+    let is_rare = |event: &&Rare| is_all && sum.seeds >= ENOUGH && times(event) * 100 < sum.seeds;
+    let too_rare: Vec<_> = Rare::ALL.iter().filter(is_rare).collect();
+    for event in &too_rare {
+        println!("too rare: {}", event.name());
+    }
+    let verdict = match (&sum.failed, &too_rare[..]) {
+        (Some(_), _) => "VIOLATED",
+        (None, []) => "no violation",
+        _ => "no violation, but TOO RARE events",
+    };
+    println!("{}: {verdict}", sum.rate(began_at));
+    ExitCode::from(u8::from(sum.failed.is_some() || !too_rare.is_empty()))
+}
+
+/// Takes out one safeguard after the other.
+fn run_controls(options: &Options) -> ExitCode {
+    let (began_at, most) = (SystemTime::now(), options.seeds.unwrap_or(10_000));
+    println!("without,in seed,of at most,found by");
+    let mut missed = Vec::new();
+    for (name, within) in CONTROLS {
+        if *within > most {
+            continue;
+        }
+        controls::set(name, false);
+        let sum = search(options, Some(name), *within, 0);
+        controls::set(name, true);
+        match sum.failed {
+            Some((seed, what)) => {
+                let what = what.lines().next().unwrap_or_default().replace('"', "'");
+                println!("{name},{seed},{within},\"{what}\"");
+            }
+            None => missed.push(*name),
+        }
+    }
+    let seconds = began_at.elapsed().unwrap_or_default().as_secs_f64();
+    if missed.is_empty() {
+        println!("each safeguard was missed, in {seconds:.1} s");
+        return ExitCode::SUCCESS;
+    }
+    println!("NOT MISSED, in {seconds:.1} s: {}", missed.join(", "));
+    ExitCode::from(1)
 }

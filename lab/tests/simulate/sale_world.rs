@@ -9,8 +9,9 @@ use std::time::Duration;
 use fenced_lock::{SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{
     Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, Outcome, Quantity, Replaces, Started, Stock, Terms, User,
+    OrderId, Outcome, Quantity, Replaces, Replicas, Started, Stock, Terms, User,
 };
+use flash_sale::peers::Peers;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use loadtest::Limits;
 use serde_json::{Value, json};
@@ -20,11 +21,14 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Setup;
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
+use crate::link::SimulatedLink;
 use crate::locks::{Client, LockService};
 use crate::process::{Scheduler, Simulated};
 use crate::shop::{self, BEGIN, Shop};
 use crate::store::Refusal;
-use crate::trace::{count, is_violated, locked, note, violation};
+use crate::trace::{
+    Rare, count, happened, has_happened, is_violated, left_over, locked, note, too_late, violation,
+};
 
 /// What is left for a decision beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -50,10 +54,14 @@ struct Shape {
     response_timeout: Duration,
     users: Option<usize>,
     terms: Terms,
+    /// Whether a write waits for a replica.
+    is_replicated: bool,
     pause: u64,
     /// When the next sale is started, if one is.
     next_sale_in: Option<Duration>,
     faults_last: Duration,
+    /// Which instances have peers.
+    peers: Vec<bool>,
 }
 
 impl Shape {
@@ -79,10 +87,31 @@ impl Shape {
             response_timeout: Duration::from_millis(*chance.pick(&[200, 500])),
             users,
             terms,
+            is_replicated: chance.one_in(4),
             pause: *chance.pick(&[0, 20, 200]),
             next_sale_in: chance.one_in(4).then(|| chance.millis(0, 3 * ttl)),
-            faults_last: chance.millis(ttl, 6 * ttl),
+            faults_last: if chance.one_in(4) {
+                chance.millis(6000, 12_000)
+            } else {
+                chance.millis(ttl, 6 * ttl)
+            },
+            peers: {
+                let share = *chance.pick(&[0, 1000, 1000, 700]);
+                (0..4).map(|_| chance.per_mille(share)).collect()
+            },
         }
+    }
+
+    /// How soon an instance decides an order, unless something keeps it from that. Before it, each of the others may try once
+    /// in vain to reach the store.
+    fn decides_within(&self) -> Duration {
+        let others = u32::try_from(self.instances - 1).unwrap_or(u32::MAX);
+        self.ttl + GRACE + self.response_timeout * 2 + self.response_timeout * 4 * others
+    }
+
+    /// How soon an instance stops: a batch that has begun ends, and the session's requests may be repeated.
+    fn stops_within(&self) -> Duration {
+        self.ttl * 3 + self.response_timeout * 6 + Duration::from_secs(1)
     }
 
     /// How long an order may take at an instance that runs.
@@ -91,13 +120,13 @@ impl Shape {
     }
 }
 
-struct World {
+pub struct World {
     shape: Shape,
     scheduler: Arc<Scheduler>,
-    network: Arc<Simulated>,
+    pub network: Arc<Simulated>,
     locks: Arc<LockService>,
     shop: Arc<Shop>,
-    faults: Arc<Faults>,
+    pub faults: Arc<Faults>,
     began_at: Instant,
     state: Mutex<State>,
     lives: AtomicU64,
@@ -112,6 +141,8 @@ struct State {
     record: Vec<Value>,
     attempts: Vec<Attempt>,
     next_order: u64,
+    /// For each instance: since when it has decided no order that it was asked for, and when it decided one last.
+    decisions: Vec<(Option<Instant>, Option<Instant>)>,
 }
 
 /// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
@@ -136,11 +167,15 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let (sale, keeper) = (self.sale.take(), self.keeper.take());
+        if sale.as_ref().is_some_and(|sale| sale.lost_sessions() > 0) {
+            happened(Rare::SessionLost);
+        }
         self.process.run(|| drop((sale, keeper)));
     }
 }
 
 /// Why an instance gave no answer.
+#[derive(Clone, Copy)]
 enum NoAnswer {
     /// Nobody listens there.
     Refused,
@@ -148,6 +183,17 @@ enum NoAnswer {
     Broken,
     /// Its buyer went away.
     Left,
+}
+
+impl NoAnswer {
+    fn recorded(self) -> Value {
+        let (outcome, why) = match self {
+            Self::Refused => ("failed", "connection refused"),
+            Self::Broken => ("unknown", "connection closed"),
+            Self::Left => ("unknown", "client went away"),
+        };
+        json!({ "outcome": outcome, "why": why, "final": false })
+    }
 }
 
 impl World {
@@ -164,6 +210,7 @@ impl World {
         let name = format!("p{number}.{life}");
         note(&name, || "starts".into());
         let process = Simulated::new(name.clone(), self.chance(), &self.scheduler);
+        self.faults.delays(Some(&name), Instant::now());
         let (keeper, sale) = process.run(|| {
             let backend = Client::start(&self.locks, &process);
             let options = SessionOptions::new(self.shape.ttl).label(name.clone());
@@ -173,7 +220,11 @@ impl World {
                 response_timeout: self.shape.response_timeout,
             };
             let inventory = Inventory::over(self.shop.streams(&process), times);
-            let inventory = inventory.expect("the address is valid");
+            let mut inventory = inventory.expect("the address is valid");
+            if self.shape.is_replicated {
+                let timeout = Duration::from_millis(50);
+                inventory = inventory.with_replicas(Replicas { count: 1, timeout });
+            }
             let options = SaleOptions {
                 lock_name: "stock".into(),
                 instance: name,
@@ -182,6 +233,10 @@ impl World {
                 tenure: Duration::from_millis(100),
                 wait_timeout: self.shape.wait_timeout,
                 etcd: None,
+                peers: self.shape.peers[number].then(|| {
+                    let link = SimulatedLink(Arc::downgrade(self));
+                    Arc::new(Peers::new(&format!("p{number}"), Arc::new(link)))
+                }),
             };
             (keeper.clone(), Sale::guarded(inventory, keeper, options))
         });
@@ -189,7 +244,17 @@ impl World {
         locked(&self.state).instances[number] = Some(running);
     }
 
-    fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
+    /// How long a message takes from one instance to another.
+    pub fn latency(&self) -> Duration {
+        locked(&self.state).chance.millis(0, self.shape.latency)
+    }
+
+    /// Whether an instance listens.
+    pub fn is_up(&self, number: usize) -> bool {
+        locked(&self.state).instances[number].is_some()
+    }
+
+    pub fn instance(&self, number: usize) -> Option<(Arc<Simulated>, Sale)> {
         let state = locked(&self.state);
         let running = state.instances[number].as_ref()?;
         Some((Arc::clone(&running.process), running.sale.clone()?))
@@ -221,6 +286,51 @@ impl World {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(_)) => Err(NoAnswer::Broken),
             Err(_) => Err(NoAnswer::Left),
+        }
+    }
+}
+
+/// The times that are promised.
+impl World {
+    /// After an answer that was waited for.
+    fn check_times(
+        &self,
+        number: usize,
+        process: &Simulated,
+        sent_at: Instant,
+        said: Option<&Result<Outcome, SaleError>>,
+    ) {
+        let (now, longest) = (Instant::now(), self.shape.longest());
+        let disturbed = process.disturbed_at().unwrap_or(sent_at);
+        let (took, name) = (sent_at.elapsed(), &process.name);
+        let is_decided = match said {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => error.word() == "sale-replaced",
+            None => false,
+        };
+        let since = {
+            let (undecided_since, decided_at) = &mut locked(&self.state).decisions[number];
+            let since = undecided_since.unwrap_or(sent_at).max(decided_at.unwrap_or(sent_at));
+            if is_decided {
+                (*undecided_since, *decided_at) = (None, Some(now));
+            } else {
+                undecided_since.get_or_insert(sent_at);
+            }
+            since
+        };
+        if !process.is_running() {
+            return;
+        }
+        if took > longest && disturbed <= sent_at {
+            too_late(&format!("an order waited for {took:?} at {name}, {longest:?} are allowed"));
+        }
+        let within = self.shape.decides_within();
+        let [answers, decides] = self.faults.well_since(name, sent_at.min(since));
+        if disturbed.max(sent_at).max(answers) + within < now {
+            too_late(&format!("an order had no answer at {name} for more than {within:?}"));
+        }
+        if disturbed.max(since).max(decides) + within < now {
+            too_late(&format!("{name} decided no order for more than {within:?}"));
         }
     }
 }
@@ -276,6 +386,8 @@ struct Buyer {
     world: Arc<World>,
     chance: Chance,
     name: String,
+    /// When the hold of its order ends.
+    hold_ends: Option<u64>,
 }
 
 impl Buyer {
@@ -322,29 +434,33 @@ impl Buyer {
                 violation(format!("{RUN}-{number} was accepted twice"));
             }
         }
-        if self.world.shape.terms.hold_seconds.is_some() {
-            let hold = u64::from(self.world.shape.terms.hold_seconds.unwrap_or_default()) * 1000;
-            let pause = if self.chance.one_in(3) {
-                self.chance.between(hold * 8 / 10, hold * 12 / 10)
-            } else {
-                0
-            };
-            match self.chance.below(4) {
-                0 | 1 => {
-                    sleep(Duration::from_millis(pause)).await;
-                    let action =
-                        if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
-                    self.decide(number, Some(action), false).await;
-                    if self.chance.one_in(4) {
-                        let other =
-                            if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
-                        if other != action {
-                            self.decide(number, Some(other), false).await;
-                        }
+        let Some(hold) = self.world.shape.terms.hold_seconds else { return };
+        let hold = u64::from(hold) * 1000;
+        let hold_ends = entry.time.micros() - BEGIN + hold * 1000;
+        self.hold_ends = Some(hold_ends);
+        let latency = self.world.shape.latency;
+        let pause = match self.chance.below(6) {
+            0 => self.chance.between(hold * 8 / 10, hold * 12 / 10),
+            // so that it arrives about then
+            1 => (hold_ends.saturating_sub(self.world.now()) / 1000 + self.chance.below(3))
+                .saturating_sub(self.chance.below(2 * latency + 2)),
+            _ => 0,
+        };
+        match self.chance.below(6) {
+            0..3 => {
+                sleep(Duration::from_millis(pause)).await;
+                let action = if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
+                self.decide(number, Some(action), false).await;
+                if self.chance.one_in(4) {
+                    let other =
+                        if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
+                    if other != action {
+                        self.decide(number, Some(other), false).await;
                     }
                 }
-                _ => {}
             }
+            3 => self.oppose(number).await,
+            _ => {}
         }
     }
 
@@ -375,82 +491,22 @@ impl Buyer {
     ) -> Option<Result<Outcome, SaleError>> {
         let world = Arc::clone(&self.world);
         let mut to = self.chance.index(world.shape.instances);
-        let longest = world.shape.longest();
         let started_at = Instant::now();
         loop {
-            let sent = world.now();
-            let sent_at = Instant::now();
+            let (sent, sent_at) = (world.now(), Instant::now());
             let leaves = is_abandoned || self.chance.one_in(10);
-            let patience = if leaves { self.chance.millis(0, 100) } else { longest * 3 };
+            let patience = world.shape.longest() * 3;
+            let patience = if leaves { self.chance.millis(0, 100) } else { patience };
             let order = self.make(number, change.unwrap_or_default(), world.shape.quantity);
-            let id = format!("{RUN}-{number}");
             let process =
                 locked(&world.state).instances[to].as_ref().map(|it| Arc::clone(&it.process));
             let said =
                 world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
-            let took = sent_at.elapsed();
-            let mut outcome = match &said {
-                Err(NoAnswer::Refused) => {
-                    json!({ "outcome": "failed", "why": "connection refused", "final": false })
-                }
-                Err(NoAnswer::Left) if leaves => {
-                    json!({ "outcome": "unknown", "why": "client went away", "final": false })
-                }
-                Err(_) => {
-                    json!({ "outcome": "unknown", "why": "connection closed", "final": false })
-                }
-                Ok(said) => {
-                    if let Some((entry, replayed)) = accepted(said) {
-                        json!({
-                            "outcome": "ok", "status": 200, "remaining": entry.remaining,
-                            "instance": entry.instance, "token": entry.token.map(Token::revision),
-                            "position": entry.position, "replayed": replayed,
-                        })
-                    } else {
-                        let (status, why, is_final, is_certain) = problem(said);
-                        let outcome = if is_certain { "failed" } else { "unknown" };
-                        json!({ "outcome": outcome, "status": status, "why": why, "final": is_final })
-                    }
-                }
-            };
-            note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
-            if let (Some(process), true) =
-                (process.clone(), matches!(said, Ok(_) | Err(NoAnswer::Left)) && !leaves)
-            {
-                let was_disturbed =
-                    !process.is_running() || process.disturbed_at().is_some_and(|at| at >= sent_at);
-                if took > longest && !was_disturbed {
-                    violation(format!(
-                        "{id} waited for {took:?} at {}, {longest:?} are allowed",
-                        process.name
-                    ));
-                }
+            let is_final = self.record(number, change, to, (sent, world.now()), &said);
+            let is_waited_for = !matches!(said, Err(NoAnswer::Refused | NoAnswer::Broken));
+            if let Some(process) = process.filter(|_| is_waited_for && !leaves) {
+                world.check_times(to, &process, sent_at, said.as_ref().ok());
             }
-            let event = change.map(event_of);
-            let may_be_done = match &said {
-                Err(NoAnswer::Refused) => false,
-                Err(_) => true,
-                // an order that is over by the time of its first answer
-                Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
-                Ok(said) => accepted(said).is_some() || !problem(said).3,
-            };
-            let told = said.as_ref().ok().and_then(accepted);
-            let told = told.filter(|(_, replayed)| !replayed);
-            let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
-            let action = change.unwrap_or_default();
-            let attempt = Attempt { order: id.clone(), action, to, sent, may_be_done, told };
-            locked(&world.state).attempts.push(attempt);
-            let is_final = matches!(&said, Ok(said) if accepted(said).is_some() || problem(said).2);
-            let fields = outcome.as_object_mut().expect("an object");
-            fields.insert("order".into(), id.into());
-            if let Some(event) = event {
-                fields.insert("change".into(), event.into());
-            }
-            fields.insert("quantity".into(), world.shape.quantity.into());
-            fields.insert("to".into(), to.into());
-            fields.insert("sent".into(), sent.into());
-            fields.insert("ended".into(), world.now().into());
-            locked(&world.state).record.push(json!({ "attempt": outcome }));
             if is_final {
                 return said.ok();
             }
@@ -465,6 +521,95 @@ impl Buyer {
             let pause = self.chance.millis(1, 200);
             sleep(pause).await;
         }
+    }
+
+    /// Confirms an order and cancels it at once, at one instance: the calls are carried out in the order in which they came.
+    async fn oppose(&mut self, number: u64) {
+        let world = Arc::clone(&self.world);
+        let to = self.chance.index(world.shape.instances);
+        let (sent, quantity) = (world.now(), world.shape.quantity);
+        let calls = [Action::Confirm, Action::Cancel];
+        let [confirm, cancel] = calls.map(|action| self.make(number, action, quantity));
+        let both = |sale: Sale| async move {
+            let (confirmed, cancelled) =
+                futures_util::future::join(sale.reduce(confirm), sale.reduce(cancel)).await;
+            [confirmed, cancelled]
+        };
+        let said = match world.call(to, world.shape.longest() * 3, both).await {
+            Ok(both) => both.map(Ok),
+            Err(why) => [Err(why), Err(why)],
+        };
+        let times = (sent, world.now());
+        happened(Rare::OpposedChanges);
+        // the judge knows one change after the other
+        for (action, said) in calls.into_iter().zip(&said) {
+            if !self.record(number, Some(action), to, times, said) {
+                self.decide(number, Some(action), false).await;
+            }
+        }
+        let [confirmed, cancelled] = said;
+        let is_cancelled = |change: &Accepted| change.event == Event::Cancelled;
+        if matches!(confirmed, Ok(Ok(Outcome::Over { event: Event::Cancelled, .. })))
+            && matches!(&cancelled, Ok(Ok(Outcome::Changed { change, is_repeated: false })) if is_cancelled(change))
+        {
+            violation(format!("the cancellation of {RUN}-{number} overtook a confirmation"));
+        }
+    }
+
+    /// Adds an attempt to the record. Returns whether its outcome is final.
+    fn record(
+        &self,
+        number: u64,
+        change: Option<Action>,
+        to: usize,
+        (sent, ended): (u64, u64),
+        said: &Result<Result<Outcome, SaleError>, NoAnswer>,
+    ) -> bool {
+        let world = &self.world;
+        let mut outcome = match said {
+            Err(why) => why.recorded(),
+            Ok(said) => {
+                if let Some((entry, replayed)) = accepted(said) {
+                    json!({
+                        "outcome": "ok", "status": 200, "remaining": entry.remaining,
+                        "instance": entry.instance, "token": entry.token.map(Token::revision),
+                        "position": entry.position, "replayed": replayed,
+                    })
+                } else {
+                    let (status, why, is_final, is_certain) = problem(said);
+                    let outcome = if is_certain { "failed" } else { "unknown" };
+                    json!({ "outcome": outcome, "status": status, "why": why, "final": is_final })
+                }
+            }
+        };
+        let id = format!("{RUN}-{number}");
+        note(&self.name, || format!("{id} {change:?} at {to}: {outcome}"));
+        let may_be_done = match said {
+            Err(NoAnswer::Refused) => false,
+            Err(_) => true,
+            // an order that is over by the time of its first answer
+            Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
+            Ok(said) => accepted(said).is_some() || !problem(said).3,
+        };
+        let told = said.as_ref().ok().and_then(accepted).filter(|(_, replayed)| !replayed);
+        let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
+        let action = change.unwrap_or_default();
+        if action == Action::Confirm && self.hold_ends.is_some_and(|at| sent <= at && at <= ended) {
+            happened(Rare::ConfirmedAsItExpires);
+        }
+        let fields = outcome.as_object_mut().expect("an object");
+        fields.insert("order".into(), id.clone().into());
+        if let Some(change) = change {
+            fields.insert("change".into(), event_of(change).into());
+        }
+        fields.insert("quantity".into(), world.shape.quantity.into());
+        fields.insert("to".into(), to.into());
+        fields.insert("sent".into(), sent.into());
+        fields.insert("ended".into(), ended.into());
+        let mut state = locked(&world.state);
+        state.attempts.push(Attempt { order: id, action, to, sent, may_be_done, told });
+        state.record.push(json!({ "attempt": outcome }));
+        matches!(said, Ok(said) if accepted(said).is_some() || problem(said).2)
     }
 }
 
@@ -495,6 +640,7 @@ pub async fn run(
         record: Vec::new(),
         attempts: Vec::new(),
         next_order: 0,
+        decisions: vec![(None, None); shape.instances],
     };
     let world = Arc::new(World {
         shape,
@@ -520,7 +666,8 @@ pub async fn run(
         for number in 0..world.shape.buyers {
             world.buyers.fetch_add(1, Ordering::Relaxed);
             let (name, chance) = (format!("buyer {number}"), world.chance());
-            world.network.spawn(Buyer { world: Arc::clone(&world), chance, name }.run());
+            let buyer = Buyer { world: Arc::clone(&world), chance, name, hold_ends: None };
+            world.network.spawn(buyer.run());
         }
         let ends_at = Instant::now() + world.shape.faults_last;
         while Instant::now() < ends_at && !is_violated() {
@@ -562,7 +709,7 @@ async fn start_sale(
             Err(_) => {}
         }
         if is_violated() || began_at.elapsed() > Duration::from_mins(5) {
-            violation("the sale could not be started".into());
+            too_late("the sale could not be started");
             return None;
         }
         sleep(Duration::from_millis(100)).await;
@@ -590,7 +737,7 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     if let Some(started) = start_sale(&world, to, "s", Replaces::WithoutOrders).await {
         violation(format!("a sale that was replaced began again: {started:?}"));
     }
-    count("changes of the sale");
+    happened(Rare::SaleChanged);
     world.buyers.fetch_sub(1, Ordering::Relaxed);
 }
 
@@ -598,12 +745,13 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
 async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     let number = chance.index(world.shape.instances);
     let times = Times::new(chance, world.shape.ttl);
-    let fault = *chance.pick(&[Fault::OF_LOCK_AND_PROCESSES, Fault::OF_STORE].concat());
-    let refusal = *chance.pick(&[
-        Refusal::DiskFull,
-        Refusal::OutOfMemory,
-        Refusal::Loading,
-        Refusal::ReadOnly,
+    let all = [Fault::OF_LOCK_AND_PROCESSES, Fault::OF_STORE].concat();
+    let fault = world.faults.choose(&all, chance);
+    let (refusal, refuses) = *chance.pick(&[
+        (Refusal::DiskFull, "store without disk"),
+        (Refusal::OutOfMemory, "store without memory"),
+        (Refusal::Loading, "store loading"),
+        (Refusal::ReadOnly, "store read-only"),
     ]);
     let Some((process, sale)) = world.instance(number) else { return };
     if !world.faults.may(fault) {
@@ -612,27 +760,58 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     count(fault.name());
     note("fault", || format!("{} ({})", fault.name(), process.name));
     let lock: Arc<str> = "stock".into();
+    let now = Instant::now();
+    // now and then for longer than an order may wait
+    let while_away = if chance.one_in(3) { chance.millis(4000, 10_000) } else { times.either };
+    let is_of_all = !matches!(fault, Fault::StoreCutOff | Fault::StoreFull | Fault::ScriptsFlushed);
+    if is_of_all && !matches!(fault, Fault::LockCutOff | Fault::LockRefuses) {
+        world.faults.delays(None, now);
+    }
     match fault {
-        Fault::StoreSilent => world.shop.be_silent(times.either),
-        Fault::StoreCutOff => world.shop.cut_off(&process.name, times.either),
+        Fault::StoreSilent => {
+            world.faults.delays(None, now + times.either);
+            world.shop.be_silent(times.either);
+        }
+        Fault::StoreCutOff => {
+            world.faults.delays(Some(&process.name), now + while_away);
+            world.shop.cut_off(&process.name, while_away);
+        }
         Fault::StoreCut => world.shop.cut(),
         Fault::StoreRestarted => world.shop.restart(0),
+        Fault::StoreFailedOver if world.shape.is_replicated => world.shop.fail_over(),
         Fault::ScriptsFlushed => Shop::flush_scripts(),
-        Fault::StoreFull => {
-            Shop::refuse(Some(refusal));
+        Fault::ReplicaBehind => {
+            world.faults.delays(None, now + times.either);
+            Shop::set_behind(true);
             world.network.spawn(async move {
                 sleep(times.either).await;
+                Shop::set_behind(false);
+            });
+        }
+        Fault::StoreFull => {
+            world.faults.refuses(now + while_away);
+            count(refuses);
+            Shop::refuse(Some(refusal));
+            world.network.spawn(async move {
+                sleep(while_away).await;
                 Shop::refuse(None);
             });
         }
         Fault::PausedBriefly => process.pause(times.brief, &world.network),
-        Fault::Paused => process.pause(times.long, &world.network),
+        Fault::Paused => {
+            if world.shop.has_flight(&process.name) {
+                happened(Rare::PausedOnTheWay);
+            }
+            process.pause(times.long, &world.network);
+        }
         Fault::Killed | Fault::Stopped => {
             process.disturb();
+            if world.shop.has_flight(&process.name) {
+                let is_stop = fault == Fault::Stopped;
+                happened(if is_stop { Rare::StoppedOnTheWay } else { Rare::KilledOnTheWay });
+            }
             if fault == Fault::Stopped {
-                let sale = sale.clone();
-                process.spawn(async move { sale.close().await });
-                sleep(times.brief).await;
+                stop(world, &process, &sale, chance.one_in(2).then_some(times.brief)).await;
             }
             note(&process.name, || "ends".into());
             process.kill();
@@ -647,6 +826,32 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         _ => world.locks.suffer(fault, &process.name, &lock, times),
     }
     process.run(|| drop(sale));
+}
+
+/// Tells an instance to stop, and kills it after this time if there is one. Else it ends in time.
+async fn stop(
+    world: &World,
+    process: &Arc<Simulated>,
+    sale: &Sale,
+    killed_after: Option<Duration>,
+) {
+    let (ends, mut ended) = oneshot::channel::<()>();
+    let sale = sale.clone();
+    process.spawn(async move {
+        sale.finish();
+        sale.close().await;
+        drop((sale, ends));
+    });
+    let within = world.shape.stops_within();
+    let limit = killed_after.unwrap_or(within * 2 + world.shape.ttl * 3);
+    drop(timeout(limit, &mut ended).await);
+    let since = process.disturbed_at();
+    if killed_after.is_none()
+        && process.is_running()
+        && since.is_some_and(|since| since.elapsed() > within)
+    {
+        too_late(&format!("{} did not stop within {within:?}", process.name));
+    }
 }
 
 /// After the last fault: all orders are decided in time, the books are right, and nothing is left.
@@ -664,7 +869,11 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     }
     // each instance decides a new order in time
     let healed_at = Instant::now();
-    let within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    let mut within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
+    if world.shape.peers.contains(&true) {
+        // until a frame that was lost before is noticed
+        within += Duration::from_secs(3);
+    }
     let decided = Arc::new(AtomicU64::new(0));
     for number in 0..world.shape.instances {
         let (world, decided) = (Arc::clone(world), Arc::clone(&decided));
@@ -689,7 +898,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
                     return;
                 }
                 if healed_at.elapsed() > within {
-                    violation(format!(
+                    too_late(&format!(
                         "instance {number} decided no order within {within:?} after the last fault"
                     ));
                     return;
@@ -703,7 +912,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         && !is_violated()
     {
         if healed_at.elapsed() > Duration::from_mins(10) {
-            violation("the buyers did not end".into());
+            too_late("the buyers did not end");
         }
         sleep(Duration::from_millis(100)).await;
     }
@@ -777,7 +986,12 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let limits = Limits { longest_pause: Duration::from_hours(1), longest_order: None };
     match loadtest::judge(text.as_bytes(), limits) {
         Ok(report) => {
+            // what is read may be lost by a failover, and buyers are told so
+            let has_lost = has_happened(Rare::FailedOverWithLoss);
             for finding in report.findings {
+                if has_lost && finding.kind == "sold_out_too_early" {
+                    continue;
+                }
                 violation(format!("{}: {}", finding, finding.example));
             }
         }
@@ -924,7 +1138,7 @@ async fn rest(world: &Arc<World>) {
     for running in &running {
         if let Some(sale) = &running.sale {
             if sale.guard().waiting() > 0 {
-                violation(format!("{} still has orders in its queues", running.process.name));
+                left_over(&format!("orders in the queues of {}", running.process.name));
             }
             let sale = sale.clone();
             running.process.spawn(async move { sale.close().await });
@@ -933,7 +1147,7 @@ async fn rest(world: &Arc<World>) {
     sleep(2 * world.shape.ttl + world.shape.wait_timeout + GRACE).await;
     let left = world.locks.left();
     if !left.is_empty() {
-        violation(format!("claims are left: {left:?}"));
+        left_over(&format!("claims: {left:?}"));
     }
     let processes: Vec<_> = running.iter().map(|it| Arc::clone(&it.process)).collect();
     drop(running);
@@ -941,7 +1155,7 @@ async fn rest(world: &Arc<World>) {
     sleep(Duration::from_secs(6)).await;
     for process in processes {
         if process.tasks() > 0 {
-            violation(format!("{} still runs {} tasks", process.name, process.tasks()));
+            left_over(&format!("{} tasks of {}", process.tasks(), process.name));
         }
     }
 }

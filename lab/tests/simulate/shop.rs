@@ -1,7 +1,7 @@
 //! The simulated store at work: one server, what is on the way to it, and what goes wrong there.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::chance::Chance;
 use crate::faults::{Fault, Faults};
 use crate::process::Simulated;
 use crate::store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
-use crate::trace::{count, locked, note};
+use crate::trace::{Rare, count, happened, locked, note};
 
 /// When the simulated time begins, in microseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000_000;
@@ -25,11 +25,12 @@ pub const BEGIN: u64 = 1_700_000_000_000_000;
 const SNAPSHOTS: usize = 8;
 
 /// The safeguards of the script that can be taken out: what stands there, and what comes in its place.
-pub const SAFEGUARDS: [(&str, &str, &str); 4] = [
+pub const SAFEGUARDS: [(&str, &str, &str); 5] = [
     ("fence", "if below(revision, highest) then return refused('STALE', fence) end", ""),
     ("order-ids", "local record = known[i] or accepted[key]", "local record"),
     ("payload", "if quantity ~= word or first_user ~= user then return 'conflict' end", ""),
     ("roll-back", "wrong = lost()\nif wrong then return wrong end", ""),
+    ("earlier-sale", "if is_of_an_earlier_sale(ARGV[5 * i + 8]) then", "if false then"),
 ];
 
 thread_local! {
@@ -46,6 +47,11 @@ struct Server {
     without: Option<String>,
     /// The data before the latest writes.
     before: VecDeque<Data>,
+    /// What the replica has, and whether it does not confirm what is written.
+    replica: Data,
+    is_behind: bool,
+    /// For each order and the request that it came by: the tokens under which it was sent, and the sale that ran then.
+    sent: BTreeMap<[Text; 2], (BTreeSet<Text>, Text)>,
 }
 
 pub struct Shop {
@@ -62,6 +68,8 @@ struct State {
     silent_until: Instant,
     cut_off: BTreeMap<String, Instant>,
     ends: Vec<Weak<Mutex<StoreEnd>>>,
+    /// How many scripts of each process are on their way.
+    flights: BTreeMap<String, usize>,
 }
 
 fn on_server<R>(work: impl FnOnce(&mut Server) -> R) -> R {
@@ -73,20 +81,77 @@ pub fn entries() -> usize {
     on_server(|server| server.store.data.get::<Vec<Text>>(b"ledger").map_or(0, Vec::len))
 }
 
-fn call(request: &[Text]) -> Reply {
+/// Runs a request. What arrives late is told apart.
+fn call(request: &[Text], is_late: bool) -> Reply {
     on_server(|server| {
         let now = BEGIN + u64::try_from(server.began_at.elapsed().as_micros()).unwrap_or_default();
+        if !is_script(request) {
+            let reply = server.store.call(now, request);
+            if request.first().is_some_and(|name| name == b"WAIT") && reply == Reply::Int(0) {
+                happened(Rare::NotReplicated);
+            }
+            return reply;
+        }
         let before = server.store.data.clone();
         let changed = server.without.as_deref().and_then(|without| change(request, without));
         let reply = server.store.call(now, changed.as_deref().unwrap_or(request));
-        if is_script(request) {
-            server.before.push_back(before);
-            if server.before.len() > SNAPSHOTS {
-                server.before.pop_front();
-            }
+        server.before.push_back(before);
+        if server.before.len() > SNAPSHOTS {
+            server.before.pop_front();
         }
+        if !server.is_behind {
+            server.replica = server.store.data.clone();
+        }
+        server.count_events(request, &reply, is_late);
         reply
     })
+}
+
+impl Server {
+    /// Counts what happens seldom.
+    fn count_events(&mut self, request: &[Text], reply: &Reply, is_late: bool) {
+        let code = if let Reply::Error(text) = reply { &text[..] } else { b"" };
+        if code.starts_with(b"ROLLEDBACK") {
+            happened(Rare::RolledBack);
+        }
+        // behind its name, the digest, the number of keys, and the keys
+        let keys = request.get(2).and_then(|count| str::from_utf8(count).ok()?.parse().ok());
+        let args = keys.and_then(|keys: usize| request.get(3 + keys..)).unwrap_or_default();
+        let [_, _, _, _, operation, token, _, _, orders @ ..] = args else { return };
+        if operation != b"reduce" {
+            return;
+        }
+        let is_stale = code.starts_with(b"STALE");
+        if is_late {
+            if is_stale {
+                happened(Rare::LateRefused);
+            } else if code.is_empty() {
+                happened(Rare::LateAccepted);
+            }
+        }
+        let orders: Vec<_> = orders.chunks_exact(5).collect();
+        if is_stale && orders.iter().any(|order| !order[4].is_empty()) {
+            happened(Rare::StaleAfterUnknown);
+        }
+        let sale = self.store.data.get::<Text>(b"sale").cloned().unwrap_or_default();
+        for order in orders {
+            let sent = self.sent.entry([order[0].clone(), order[3].clone()]);
+            let (tokens, before) = sent.or_insert_with(|| (BTreeSet::new(), sale.clone()));
+            if *before != sale {
+                happened(Rare::PutBackAcrossSales);
+                before.clone_from(&sale);
+            }
+            if !tokens.insert(token.clone()) {
+                happened(Rare::SentAgain);
+            } else if tokens.len() == 3 {
+                happened(Rare::SentUnderThreeTokens);
+            }
+        }
+        let Reply::List(parts) = reply else { return };
+        let Some(Reply::List(answers)) = parts.last() else { return };
+        let of_earlier = answers.iter().filter(|it| **it == Reply::Text(b"sale-replaced".into()));
+        of_earlier.for_each(|_| happened(Rare::RefusedAsOfEarlierSale));
+    }
 }
 
 /// The request with a script that lacks a safeguard, if it brings one.
@@ -127,10 +192,14 @@ impl Shop {
         without: Option<String>,
     ) -> Arc<Self> {
         let store = ENGINE.with(Store::new);
-        let server = Server { store, began_at: Instant::now(), without, before: VecDeque::new() };
+        let (before, replica, sent) = Default::default();
+        let began_at = Instant::now();
+        let server = Server { store, began_at, without, before, replica, is_behind: false, sent };
         SERVER.set(Some(server));
+        Self::set_behind(false);
         let silent_until = Instant::now();
-        let state = State { chance, silent_until, cut_off: BTreeMap::new(), ends: Vec::new() };
+        let (cut_off, ends, flights) = Default::default();
+        let state = State { chance, silent_until, cut_off, ends, flights };
         Arc::new(Self { faults, network, latency, response_timeout, state: Mutex::new(state) })
     }
 
@@ -139,6 +208,7 @@ impl Shop {
         let (this, who) = (Arc::clone(self), process.name.clone());
         Arc::new(move || {
             if this.faults.strikes(Fault::StoreRefusesConnection) {
+                this.faults.delays(Some(&who), Instant::now());
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let (client, end) = connection();
@@ -148,10 +218,18 @@ impl Shop {
             state.ends.push(Arc::downgrade(&end));
             drop(state);
             let is_dead = this.faults.strikes(Fault::StoreNeverOpens);
+            if is_dead {
+                this.faults.delays(Some(&who), Instant::now() + this.response_timeout * 2);
+            }
             let serve = Arc::clone(&this).serve(end, who.clone(), is_dead);
             this.network.spawn(serve);
             Ok(Box::pin(client))
         })
+    }
+
+    /// Whether a script of this process is on its way.
+    pub fn has_flight(&self, who: &str) -> bool {
+        locked(&self.state).flights.get(who).is_some_and(|scripts| *scripts > 0)
     }
 
     /// Serves a connection: takes the requests in their order, and sends the answers in theirs.
@@ -174,12 +252,23 @@ impl Shop {
                 there += self.response_timeout.mul_f64(slow as f64 / 1000.0);
                 back += self.response_timeout.mul_f64(slow as f64 / 1000.0);
             }
+            if is_write {
+                *locked(&self.state).flights.entry(who.clone()).or_default() += 1;
+            }
             let is_lost_before = self.faults.strikes(Fault::StoreRequestLost) && is_write;
             let is_lost_after = self.faults.strikes(Fault::StoreAnswerLost) && is_write;
             let is_late = self.faults.strikes(Fault::StoreRequestLate) && is_write;
             if is_late {
                 there += late;
             }
+            let is_unanswered = is_lost_before || is_lost_after || is_late;
+            if is_unanswered && locked(&end).has_more() {
+                happened(Rare::OneOfTwoUnanswered);
+            }
+            if is_unanswered || there + back > self.response_timeout / 4 {
+                self.faults.delays(Some(&who), Instant::now() + self.response_timeout);
+            }
+            let _lands = is_write.then(|| Lands(&self, &who));
             sleep(there).await;
             let silent_until = {
                 let state = locked(&self.state);
@@ -193,7 +282,7 @@ impl Shop {
                 note(&who, || format!("store: does not get {}", shown(&request)));
                 break;
             }
-            let reply = call(&request);
+            let reply = call(&request, is_late);
             if is_write {
                 count(if is_late { "writes that arrived late" } else { "writes" });
                 let late = if is_late { ", late" } else { "" };
@@ -230,6 +319,28 @@ impl Shop {
         }
     }
 
+    /// Whether the replica confirms what is written from now on.
+    pub fn set_behind(is_behind: bool) {
+        on_server(|server| {
+            server.is_behind = is_behind;
+            server.store.replicas = i64::from(!is_behind);
+            if !is_behind {
+                server.replica = server.store.data.clone();
+            }
+        });
+    }
+
+    /// The replica takes over, with what it has. A new replica follows it.
+    pub fn fail_over(&self) {
+        self.cut();
+        let before = entries();
+        on_server(|server| server.store.restart(server.replica.clone()));
+        Self::set_behind(false);
+        if entries() < before {
+            happened(Rare::FailedOverWithLoss);
+        }
+    }
+
     pub fn refuse(refusal: Option<Refusal>) {
         on_server(|server| server.store.refusal = refusal);
     }
@@ -255,6 +366,18 @@ impl Shop {
         state.cut_off.clear();
         drop(state);
         Self::refuse(None);
+        Self::set_behind(false);
+    }
+}
+
+/// A script that is on its way, until this is dropped.
+struct Lands<'a>(&'a Shop, &'a str);
+
+impl Drop for Lands<'_> {
+    fn drop(&mut self) {
+        if let Some(scripts) = locked(&self.0.state).flights.get_mut(self.1) {
+            *scripts -= 1;
+        }
     }
 }
 

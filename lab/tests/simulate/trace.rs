@@ -11,6 +11,47 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as Fields};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+macro_rules! events {
+    ($($event:ident = $name:literal,)*) => {
+        /// What happens seldom, and must happen often enough in many runs: else nothing is known of it.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Rare { $($event,)* }
+
+        impl Rare {
+            pub const ALL: &[Self] = &[$(Self::$event,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$event => $name,)* }
+            }
+        }
+    };
+}
+
+events! {
+    StaleAfterUnknown = "a stale batch after an unknown one",
+    PutBackAcrossSales = "an order sent again in the next sale",
+    RefusedAsOfEarlierSale = "an order refused, since it may be of the earlier sale",
+    SentAgain = "an order sent again under its token",
+    SentUnderThreeTokens = "an order sent under three tokens",
+    LateAccepted = "a late batch that the fence let pass",
+    LateRefused = "a late batch that the fence refused",
+    LateWriteRefused = "a late write to what a lock guards, refused",
+    OneOfTwoUnanswered = "one of two batches in flight without an answer",
+    PausedOnTheWay = "paused for longer than a TTL with a batch on its way",
+    KilledOnTheWay = "killed with a batch on its way",
+    StoppedOnTheWay = "told to stop with a batch on its way",
+    ConfirmedAsItExpires = "a confirmation on its way when the hold ends",
+    GrantLost = "a message of a grant that is lost",
+    NewsOfWaiterLost = "a message that others wait that is lost",
+    HeldByNobody = "a claim put by a late request",
+    OpposedChanges = "a confirmation and a cancellation at once",
+    NotReplicated = "a write that the replica did not confirm",
+    FailedOverWithLoss = "a failover that lost unconfirmed entries",
+    RolledBack = "a loss that was detected",
+    SaleChanged = "a change of the sale",
+    SessionLost = "a session lost while its process runs",
+}
+
 /// A run is a thread's: all of its tasks are polled there.
 #[derive(Default)]
 struct Run {
@@ -65,6 +106,25 @@ fn line(who: &str, what: &str) {
 /// Counts an event.
 pub fn count(what: &'static str) {
     RUN.with_borrow_mut(|run| *run.counts.entry(what).or_default() += 1);
+}
+
+/// Counts an event that must happen often enough.
+pub fn happened(event: Rare) {
+    count(event.name());
+}
+
+pub fn has_happened(event: Rare) -> bool {
+    RUN.with_borrow(|run| run.counts.contains_key(event.name()))
+}
+
+/// Notes that something took too long.
+pub fn too_late(what: &str) {
+    violation(format!("too late: {what}"));
+}
+
+/// Notes that something was left.
+pub fn left_over(what: &str) {
+    violation(format!("left over: {what}"));
 }
 
 /// Notes that a promise was broken. The first one counts.

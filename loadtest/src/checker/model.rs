@@ -69,8 +69,8 @@ pub struct Sale {
     earlier: u64,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
-    /// The last token and who wrote under it first.
-    token: Option<(i64, Option<String>)>,
+    /// The last token.
+    token: Option<i64>,
     /// By user and order id.
     standings: HashMap<(String, String), Standing>,
     /// Orders that were accepted and have no entry.
@@ -178,29 +178,17 @@ impl Sale {
         }
     }
 
-    fn check_token(&mut self, LedgerEntry { position, order, token, instance, .. }: &LedgerEntry) {
+    fn check_token(&mut self, LedgerEntry { position, order, token, .. }: &LedgerEntry) {
         let Some(token) = *token else {
             if self.is_guarded {
                 self.found.add(Kind::WithoutToken, order);
             }
             return;
         };
-        match &self.token {
-            Some((last, writer)) if *last == token => {
-                let writers = writer.as_ref().zip(instance.as_ref());
-                if let Some((writer, other)) = writers.filter(|(writer, other)| writer != other) {
-                    let what = format!("{other} at position {position}, under {token} of {writer}");
-                    self.found.add(Kind::TokenShared, format!("{order}: {what}"));
-                }
-                return;
-            }
-            Some((last, _)) if token < *last => {
-                let what = format!("first at position {position}, from {last} to {token}");
-                self.found.add(Kind::TokenWentDown, what);
-            }
-            _ => {}
+        if let Some(last) = self.token.replace(token).filter(|last| token < *last) {
+            let what = format!("first at position {position}, from {last} to {token}");
+            self.found.add(Kind::TokenWentDown, what);
         }
-        self.token = Some((token, instance.clone()));
     }
 
     /// Compares what the buyer of an order of so many units asked for and was told with the entries so far.

@@ -25,17 +25,17 @@ const BUYERS: usize = 20;
 struct Sale {
     servers: Servers,
     instances: [Instance; 2],
-    drain_delay: &'static str,
+    variables: [(&'static str, &'static str); 2],
 }
 
 impl Sale {
-    async fn start(drain_delay: &'static str) -> Self {
+    async fn start(drain_delay: &'static str, of_peers: (&'static str, &'static str)) -> Self {
         let servers = Servers::shared().await;
-        let variables = [("FLASH_SALE_DRAIN_DELAY", drain_delay)];
+        let variables = [("FLASH_SALE_DRAIN_DELAY", drain_delay), of_peers];
         let instances = [servers.start(&variables).await, servers.start(&variables).await];
         instances[0].until_ready().await;
         drop(instances[1].start_sale(1_000_000).await);
-        Self { servers, instances, drain_delay }
+        Self { servers, instances, variables }
     }
 
     fn addresses(&self) -> [SocketAddr; 2] {
@@ -55,8 +55,8 @@ impl Sale {
             eventually("the sale goes on", goes_on).await;
             instance.stop().await;
             let listen = instance.address.to_string();
-            let variables =
-                [("FLASH_SALE_LISTEN", &*listen), ("FLASH_SALE_DRAIN_DELAY", self.drain_delay)];
+            let [drain_delay, of_peers] = self.variables;
+            let variables = [("FLASH_SALE_LISTEN", &*listen), drain_delay, of_peers];
             *instance = self.servers.start(&variables).await;
             instance.until_ready().await;
         }
@@ -143,10 +143,11 @@ async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketA
     Some((child, address))
 }
 
-/// Method: nginx closes idle connections before the instance does, after the time of `--drain-delay`.
+/// Method: nginx closes idle connections before the instance does, after the time of `--drain-delay`. Orders go to the instance
+/// that holds the lock.
 #[tokio::test]
 async fn a_restart_behind_nginx_fails_no_request() {
-    let mut sale = Sale::start("1s").await;
+    let mut sale = Sale::start("1s", ("FLASH_SALE_PEER_LISTEN", "127.0.0.1:0")).await;
     let dir = tempfile::tempdir().unwrap();
     let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
     let mut outside = Connection::open(address).await;
@@ -189,7 +190,7 @@ async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
 
 #[tokio::test]
 async fn a_restart_fails_no_request_of_a_client_that_honours_close() {
-    let mut sale = Sale::start("0s").await;
+    let mut sale = Sale::start("0s", ("FLASH_SALE_TENURE", "50ms")).await;
     let doors = sale.addresses();
     sale.restart_under_load(&doors).await;
 }

@@ -1,6 +1,7 @@
 //! Where lock meets stock: the sale over a real etcd and a real Redis.
 
 mod combining;
+mod forwarding;
 mod sold_out;
 
 use std::pin::Pin;

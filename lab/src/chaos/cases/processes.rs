@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, TTL, WHOLE_FAULT};
+use crate::chaos::case::{Case, LEAVES_SOON, PEERS, TTL, WHOLE_FAULT};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -100,7 +100,22 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("holds-end", fault, &kill_together)
     };
 
+    let fault = "the holder is paused for 3 TTL while three others send it their orders";
+    let peers_paused = Case { name: "peers-paused", fault, instances: 4, flags: PEERS, ..paused };
+    let fault = "the holder is killed while three others send it their orders";
+    // the holder keeps the lock: there is no grant and no release
+    let peers_killed = Case {
+        name: "peers-killed",
+        fault,
+        instances: 4,
+        flags: PEERS,
+        fault_points: &KILLS[1..4],
+        ..killed
+    };
+
     vec![
+        peers_paused,
+        peers_killed,
         paused,
         five.without_holds().without_safeguard("fence", &["I1", "I2"]),
         killed,
@@ -118,7 +133,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
 async fn pause_holder(scene: &mut Scene) -> Result<()> {
-    let index = scene.pick();
+    let index = scene.pick_seller().await?;
     let before = scene.stale_batches().await?;
     scene.trigger(index, "before-write:stop").await?;
     let stopped = Instant::now();
@@ -139,8 +154,8 @@ async fn pause_holder(scene: &mut Scene) -> Result<()> {
 async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let points = scene.case.fault_points;
     let point = points[scene.turn(points.len())];
-    let index = scene.pick();
-    // the instance has no claim between two tenures
+    let index = scene.pick_seller().await?;
+    // it has no claim between two tenures
     let lease = scene.until_queued(index).await?;
     scene.trigger(index, point).await?;
     scene.has_ended(index).await?;

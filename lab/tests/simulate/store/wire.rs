@@ -142,6 +142,11 @@ impl StoreEnd {
         }
     }
 
+    /// Whether the client has sent more than was taken.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.requests.is_empty() || !self.wire.lock().to_store.is_empty()
+    }
+
     /// Delivers an answer. The answers must be in the order of the requests. A client that has left does not get it.
     pub(crate) fn answer(&self, reply: &Reply) {
         let mut wire = self.wire.lock();

@@ -1,0 +1,338 @@
+//! The format of what instances send each other: one frame of JSON, and lines of JSON in answer to it.
+//!
+//! A frame is a batch of one item for the tenure of one claim. The answer has a line twice a second while the batch is under
+//! way, and a last one with the fate of each order. Orders and outcomes are written as the script of the store has them.
+
+use std::sync::Arc;
+
+use fenced_lock::Token;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::inventory::{
+    Action, Inventory, InventoryError, Item, Order, OrderId, Outcome, Quantity, User, parse_token,
+    token_record,
+};
+use crate::sale::SaleError;
+
+/// The version of the format. An instance carries out nothing of another one.
+const VERSION: u32 = 1;
+
+/// One tenure of a lock, by the claim that was granted: no other one has the same key and the same token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenure {
+    /// The whole key of the claim: the name of the lock, the random number of a lease, and a number of its own.
+    pub key: Box<str>,
+    /// The token of the grant.
+    #[serde(serialize_with = "write_token", deserialize_with = "read_token")]
+    pub token: Token,
+}
+
+/// The time of a process that holds locks, in milliseconds, by its own monotonic clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The process.
+    pub of: Box<str>,
+    /// Its time.
+    pub ms: u64,
+}
+
+/// What the store must have, as an instance remembers it.
+pub type Watermark = [String; 4];
+
+/// A batch that is sent to the holder of the lock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Frame {
+    pub(crate) version: u32,
+    /// What is sold.
+    #[serde(deserialize_with = "read_item")]
+    pub item: Item,
+    /// The batch is carried out in this tenure, or not at all.
+    pub tenure: Tenure,
+    /// The process that sends it.
+    pub sender: Box<str>,
+    /// Its instance, recorded with each order.
+    pub instance: Arc<str>,
+    /// No two frames of a sender have the same, and later ones have larger ones.
+    pub number: u64,
+    /// The latest time of the holder that the sender knows, and what has passed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
+    /// What the store has acknowledged to the sender.
+    pub watermark: Watermark,
+    /// At least one.
+    pub orders: Vec<Forwarded>,
+}
+
+/// An order in a frame.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Forwarded {
+    id: String,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    quantity: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    user: String,
+    #[serde(default, skip_serializing_if = "Asks::is_default")]
+    asks: Asks,
+    /// The number of the buyer's request.
+    pub request: u32,
+    /// The token of its first attempt that was not answered.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_any_token",
+        deserialize_with = "read_any_token"
+    )]
+    pub sent_under: Option<Token>,
+}
+
+/// An [`Action`] in words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Asks {
+    #[default]
+    Reserve,
+    Confirm,
+    Cancel,
+    Expire,
+}
+
+impl Asks {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_one(quantity: &u32) -> bool {
+    *quantity == 1
+}
+
+impl Forwarded {
+    /// This order.
+    pub fn new(order: &Order, request: u32, sent_under: Option<Token>) -> Self {
+        let asks = match order.action {
+            Action::Reserve => Asks::Reserve,
+            Action::Confirm => Asks::Confirm,
+            Action::Cancel => Asks::Cancel,
+            Action::Expire => Asks::Expire,
+        };
+        let (id, user) = (order.id.as_str().to_owned(), order.user.as_str().to_owned());
+        Self { id, quantity: order.quantity.get(), user, asks, request, sent_under }
+    }
+
+    /// The order, of `item`.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn order(&self, item: &Item) -> Result<Order, &'static str> {
+        Ok(Order {
+            id: OrderId::new(&self.id)?,
+            item: item.clone(),
+            quantity: Quantity::new(self.quantity)?,
+            user: User::new(&self.user)?,
+            action: match self.asks {
+                Asks::Reserve => Action::Reserve,
+                Asks::Confirm => Action::Confirm,
+                Asks::Cancel => Action::Cancel,
+                Asks::Expire => Action::Expire,
+            },
+        })
+    }
+}
+
+impl Frame {
+    /// A batch of `item` for this tenure, which carries nothing yet of its sender.
+    pub(crate) fn new(item: &Item, tenure: &Tenure, orders: Vec<Forwarded>) -> Self {
+        Self {
+            version: VERSION,
+            item: item.clone(),
+            tenure: tenure.clone(),
+            sender: "".into(),
+            instance: "".into(),
+            number: 0,
+            clock: None,
+            watermark: Watermark::default(),
+            orders,
+        }
+    }
+
+    /// The text.
+    pub(super) fn write(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Parses a text.
+    ///
+    /// # Errors
+    /// Why nothing of it is carried out.
+    pub(super) fn read(text: &[u8]) -> Result<Self, NotDone> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        // what else there is in another version is unknown
+        let other =
+            serde_json::from_slice(text).is_ok_and(|Version { version }| version != VERSION);
+        let frame: Self = serde_json::from_slice(text).map_err(|error| {
+            tracing::debug!(%error, "a frame of a peer cannot be read");
+            NotDone::Format
+        })?;
+        let is_valid = (1..=Inventory::MAX_BATCH).contains(&frame.orders.len())
+            && frame.tenure.token.revision() > 0;
+        if other || !is_valid { Err(NotDone::Format) } else { Ok(frame) }
+    }
+}
+
+/// Why nothing of a batch was carried out, and nothing will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NotDone {
+    /// The process does not hold the lock in this tenure.
+    NotTheHolder,
+    /// The frame says too little about the time, or is too old. The clock in the answer is right.
+    TooLate,
+    /// A frame of this number has come before.
+    Repeated,
+    /// Two frames of this sender are under way, or too many senders are known.
+    TooMany,
+    /// The frame cannot be read, or is of another version.
+    Format,
+    /// The process stops.
+    Stopping,
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// This, as the script has it.
+    Final(Box<str>),
+    /// Nothing, whoever sends it: the item's data are the reason.
+    Refused(Refusal),
+    /// Nothing, in a word. Sent again, it may be carried out.
+    NotDone(Box<str>),
+    /// It was sent to the store, which has not answered.
+    Unknown,
+}
+
+/// What is wrong with an item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "they are named as the errors of the inventory are")]
+pub enum Refusal {
+    UnknownItem,
+    SaleReplaced,
+    Damaged(String),
+    RolledBack(String),
+    ForeignFence(String, String),
+}
+
+impl Fate {
+    /// The fate of `order` by its answer at the holder.
+    pub fn of(order: &Order, answer: &Result<Outcome, SaleError>) -> Self {
+        let error = match answer {
+            Ok(outcome) => return Self::Final(outcome.answer(order).into()),
+            Err(SaleError::OutcomeUnknown { .. }) => return Self::Unknown,
+            Err(error) => error,
+        };
+        let refusal = match error {
+            SaleError::Store { source, .. } => Refusal::of(source),
+            _ => None,
+        };
+        refusal.map_or_else(|| Self::NotDone(error.word().into()), Self::Refused)
+    }
+}
+
+impl Refusal {
+    fn of(error: &InventoryError) -> Option<Self> {
+        Some(match error {
+            InventoryError::UnknownItem => Self::UnknownItem,
+            InventoryError::SaleRefused { why: "sale-replaced", .. } => Self::SaleReplaced,
+            InventoryError::Damaged { what } => Self::Damaged(what.clone()),
+            InventoryError::RolledBack { what } => Self::RolledBack(what.clone()),
+            InventoryError::ForeignFence { fence, token } => {
+                Self::ForeignFence(token_record(*fence), token_record(*token))
+            }
+            _ => return None,
+        })
+    }
+
+    /// The same as an error of the store; `None` if it cannot be read.
+    pub fn error(self) -> Option<InventoryError> {
+        Some(match self {
+            Self::UnknownItem => InventoryError::UnknownItem,
+            Self::SaleReplaced => {
+                InventoryError::SaleRefused { why: "sale-replaced", running: None }
+            }
+            Self::Damaged(what) => InventoryError::Damaged { what },
+            Self::RolledBack(what) => InventoryError::RolledBack { what },
+            Self::ForeignFence(fence, token) => {
+                let (fence, token) = (parse_token(&fence)?, parse_token(&token)?);
+                InventoryError::ForeignFence { fence, token }
+            }
+        })
+    }
+}
+
+/// A line of an answer. The last one says why nothing was done, or has the fates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The holder's time.
+    pub clock: Clock,
+    /// How long ago the holder's store answered last, or the frame came, if that was later.
+    #[serde(default)]
+    pub store_ms: u64,
+    /// Why nothing was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_done: Option<NotDone>,
+    /// One for each order of the frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<Done>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Of each order of the frame, in its order.
+    pub fates: Vec<Fate>,
+    /// What the store has acknowledged to the holder, these orders included.
+    pub watermark: Watermark,
+}
+
+impl Line {
+    /// The text, with the end of the line.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn write_token<S: Serializer>(token: &Token, to: S) -> Result<S::Ok, S::Error> {
+    token_record(*token).serialize(to)
+}
+
+fn read_token<'a, D: Deserializer<'a>>(from: D) -> Result<Token, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_token(&text).ok_or_else(|| D::Error::custom("a token is a cluster and a revision"))
+}
+
+#[allow(clippy::ref_option, reason = "the signature that serde asks for")]
+fn write_any_token<S: Serializer>(token: &Option<Token>, to: S) -> Result<S::Ok, S::Error> {
+    token.map(token_record).serialize(to)
+}
+
+fn read_any_token<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Token>, D::Error> {
+    read_token(from).map(Some)
+}
+
+fn read_item<'a, D: Deserializer<'a>>(from: D) -> Result<Item, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
