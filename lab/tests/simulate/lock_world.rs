@@ -464,7 +464,7 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
+    let faults = Arc::new(Faults::new(chance.fork(), None, &setup.without_faults));
     let shape = Shape::new(&mut chance);
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));

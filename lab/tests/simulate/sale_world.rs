@@ -112,6 +112,91 @@ impl Shape {
     }
 }
 
+/// Stories: what every fourth run is about. Each has faults of its own, and what else it takes for them to do harm.
+const STORIES: &[Story] = &[
+    // one instance does not reach the store, for longer than an order may wait
+    (&[Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 3000);
+        shape.faults_last = Duration::from_secs(12);
+    }),
+    // the store refuses to write
+    (&[Fault::StoreFull], |shape| {
+        shape.be_patient(2, 300);
+        shape.faults_last = Duration::from_secs(12);
+    }),
+    // an attempt arrives when its order was answered, and units have come back
+    (&[Fault::StoreRequestLate], |shape| {
+        shape.be_patient(1, 3000);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
+        (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
+        shape.next_sale_in = None;
+    }),
+    // an attempt under a second token does
+    (&[Fault::StoreRequestLate, Fault::StoreRequestLost, Fault::OtherProgram], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
+        (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
+        shape.next_sale_in = None;
+    }),
+    // orders of which it is not known whether they were carried out live to see the next sale
+    (&[Fault::StoreAnswerLost], |shape| {
+        shape.be_patient(3, 1000);
+        (shape.buyers, shape.orders, shape.units) = (6, 6, 50);
+        shape.next_sale_in = Some(shape.next_sale_in.unwrap_or(shape.ttl));
+    }),
+    // then the store refuses
+    (&[Fault::StoreAnswerLost, Fault::StoreFull], |shape| {
+        shape.be_patient(3, 1000);
+        (shape.buyers, shape.units) = (6, 50);
+    }),
+    // of two changes of an order, the first one is not answered
+    (&[Fault::StoreRequestLost, Fault::StoreAnswerLost], |shape| {
+        shape.be_patient(1, 1000);
+        (shape.batch_size, shape.units, shape.orders) = (1, 50, 8);
+        (shape.terms.hold_seconds, shape.next_sale_in) = (Some(5), None);
+    }),
+    // an instance stops, and the store does not answer
+    (&[Fault::Stopped, Fault::StoreSilent, Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders) = (6, 8);
+    }),
+    // a holder stands still
+    (&[Fault::Paused, Fault::StoreRequestLate], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+    }),
+    // orders wait for the lock, and some were sent before
+    (&[Fault::StoreRequestLost, Fault::LockSilent, Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 1);
+        shape.wait_timeout = Duration::from_millis(500);
+    }),
+    // the store is silent for longer than an order may wait
+    (&[Fault::StoreSilent], |shape| {
+        shape.be_patient(1, 3000);
+        shape.wait_timeout = Duration::from_millis(500);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+        shape.faults_last = Duration::from_secs(12);
+    }),
+];
+
+/// The first seed with this story, and how many come before the next one.
+pub fn seeds_of(story: usize) -> (u64, u64) {
+    (4 * story as u64 + 2, 4 * STORIES.len() as u64)
+}
+
+type Story = (&'static [Fault], fn(&mut Shape));
+
+impl Shape {
+    /// So many instances at which orders may wait for long, in queues with room.
+    fn be_patient(&mut self, instances: usize, ttl: u64) {
+        (self.instances, self.queue_length) = (instances, 100);
+        (self.ttl, self.response_timeout) =
+            (Duration::from_millis(ttl), Duration::from_millis(200));
+        self.wait_timeout = Duration::from_secs(5);
+    }
+}
+
 struct World {
     shape: Shape,
     scheduler: Arc<Scheduler>,
@@ -598,8 +683,14 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
-    let shape = Shape::new(&mut chance);
+    let story = setup.seed.is_multiple_of(2).then_some(setup.seed / 4);
+    let story = story.and_then(|number| STORIES.get(number as usize % STORIES.len()));
+    let of_story = story.map(|(faults, _)| *faults);
+    let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
+    let mut shape = Shape::new(&mut chance);
+    if let Some((_, tell)) = story {
+        tell(&mut shape);
+    }
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
     let locks =
@@ -1090,7 +1181,11 @@ async fn lose_writes(world: &Arc<World>, loses: usize) {
     for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
         let id = format!("lost-{try_again}");
         let order = order(&id, &id, 1, Action::Reserve);
+        let asked_at = Instant::now();
         let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
+        if asked_at.elapsed() > world.shape.decides_within() {
+            too_late("a loss was told");
+        }
         match said {
             Ok(Err(error)) if error.word() == "store-rolled-back" => {}
             Ok(Ok(Outcome::Reserved(entry))) => {
