@@ -16,9 +16,8 @@ use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
 use crate::safeguard::{
-    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, REPEAT_FOR_SOMEBODY, REPEAT_IF_IT_MAY_PASS,
-    REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING, REPEAT_UNLESS_REFUSED,
-    REPEAT_WHILE_HELD, UNKNOWN_ANSWER, UNKNOWN_KEPT,
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, REPEAT_IF_IT_MAY_PASS, REPEAT_IN_TENURE, REPEAT_IN_TIME,
+    REPEAT_UNLESS_ENDING, REPEAT_UNLESS_REFUSED, UNKNOWN_ANSWER, UNKNOWN_KEPT,
 };
 
 /// The pause before the lock is asked for again after it was lost.
@@ -175,7 +174,7 @@ impl<'a> Batch<'a> {
             }
             self.lock.note_answer(self.item(), Some(error), self.hold.is_contended());
             self.can_repeat(error, deadline)
-                && !(self.hold.is_lost() && REPEAT_WHILE_HELD.is_on())
+                && !self.hold.is_lost()
                 && !(self.hold.is_contended()
                     && Instant::now() >= self.ends_at
                     && REPEAT_IN_TENURE.is_on())
@@ -262,8 +261,7 @@ impl<'a> Batch<'a> {
             && !(is_refused && REPEAT_UNLESS_REFUSED.is_on())
             && (Instant::now() < deadline || !REPEAT_IN_TIME.is_on())
             && !(self.lock.context.gives_up(error) && REPEAT_UNLESS_ENDING.is_on())
-            && !(self.orders.iter().all(WaitingOrder::is_disconnected)
-                && REPEAT_FOR_SOMEBODY.is_on())
+            && !self.orders.iter().all(WaitingOrder::is_disconnected)
     }
 }
 

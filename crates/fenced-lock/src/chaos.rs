@@ -34,8 +34,6 @@ pub enum Safeguard {
     SeeThrough,
     /// A queue is read in pages.
     Pages,
-    /// A handover releases the lock and queues again in one step.
-    OneStep,
 }
 
 /// The bit of each safeguard that is off, for the whole process.

@@ -28,18 +28,14 @@ pub const CONTROLS: &[(&str, Option<usize>, u64)] = &[
     ("repeat-unless-refused", Some(1), 10_000),
     ("repeat-in-time", Some(10), 10_000),
     ("repeat-unless-ending", Some(7), 10_000),
-    ("repeat-for-somebody", None, 10_000),
-    ("repeat-while-held", Some(8), 10_000),
     ("repeat-in-tenure", Some(0), 10_000),
-    ("one-step", None, 10_000),
 ];
 
 /// Those of the lock.
-const OF_THE_LOCK: [(&str, Lock); 4] = [
+const OF_THE_LOCK: [(&str, Lock); 3] = [
     ("claim-cleanup", Lock::ClaimCleanup),
     ("local-expiry", Lock::LocalExpiry),
     ("denials", Lock::Denials),
-    ("one-step", Lock::OneStep),
 ];
 
 /// Switches a safeguard on or off. Those of the script are taken out of its text. Returns whether it is there.

@@ -464,8 +464,16 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    let faults = Arc::new(Faults::new(chance.fork(), None, &setup.without_faults));
-    let shape = Shape::new(&mut chance);
+    // the story of every fourth run: a process may not ask for one of two names, and keeps the other one
+    let is_denied = setup.seed.is_multiple_of(16);
+    let of_story = is_denied.then_some(&[Fault::LockRefuses][..]);
+    let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
+    let mut shape = Shape::new(&mut chance);
+    if is_denied {
+        shape.names = vec!["a".into(), "b".into()];
+        (shape.actors, shape.operations, shape.hold_for) = (4, 6, None);
+        (shape.longest_hold, shape.faults_last) = (shape.ttl, shape.ttl * 8);
+    }
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
     let service =

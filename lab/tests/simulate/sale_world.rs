@@ -116,12 +116,14 @@ impl Shape {
 const STORIES: &[Story] = &[
     // one instance does not reach the store, for longer than an order may wait
     (&[Fault::StoreCutOff], |shape| {
-        shape.be_patient(2, 3000);
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
         shape.faults_last = Duration::from_secs(12);
     }),
     // the store refuses to write
     (&[Fault::StoreFull], |shape| {
         shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
         shape.faults_last = Duration::from_secs(12);
     }),
     // an attempt arrives when its order was answered, and units have come back
@@ -132,8 +134,8 @@ const STORIES: &[Story] = &[
         shape.next_sale_in = None;
     }),
     // an attempt under a second token does
-    (&[Fault::StoreRequestLate, Fault::StoreRequestLost, Fault::OtherProgram], |shape| {
-        shape.be_patient(2, 300);
+    (&[Fault::StoreRequestLate, Fault::OtherProgram], |shape| {
+        shape.be_patient(1, 1000);
         (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
         (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
         shape.next_sale_in = None;
@@ -150,7 +152,7 @@ const STORIES: &[Story] = &[
         (shape.buyers, shape.units) = (6, 50);
     }),
     // of two changes of an order, the first one is not answered
-    (&[Fault::StoreRequestLost, Fault::StoreAnswerLost], |shape| {
+    (&[Fault::StoreRequestLost], |shape| {
         shape.be_patient(1, 1000);
         (shape.batch_size, shape.units, shape.orders) = (1, 50, 8);
         (shape.terms.hold_seconds, shape.next_sale_in) = (Some(5), None);
@@ -166,10 +168,11 @@ const STORIES: &[Story] = &[
         (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
     }),
     // orders wait for the lock, and some were sent before
-    (&[Fault::StoreRequestLost, Fault::LockSilent, Fault::StoreCutOff], |shape| {
+    (&[Fault::StoreCutOff], |shape| {
         shape.be_patient(2, 300);
         (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 1);
-        shape.wait_timeout = Duration::from_millis(500);
+        (shape.terms.hold_seconds, shape.wait_timeout) = (Some(5), Duration::from_secs(2));
+        shape.faults_last = Duration::from_secs(12);
     }),
     // the store is silent for longer than an order may wait
     (&[Fault::StoreSilent], |shape| {
@@ -838,8 +841,8 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     }
     match fault {
         Fault::StoreSilent => {
-            world.faults.delays(None, now + times.either);
-            world.shop.be_silent(times.either);
+            world.faults.delays(None, now + while_away);
+            world.shop.be_silent(while_away);
         }
         Fault::StoreCutOff => {
             world.faults.delays(Some(&process.name), now + while_away);
@@ -851,20 +854,12 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         Fault::ScriptsFlushed => Shop::flush_scripts(),
         Fault::ReplicaBehind => {
             world.faults.delays(None, now + times.either);
-            Shop::set_behind(true);
-            world.network.spawn(async move {
-                sleep(times.either).await;
-                Shop::set_behind(false);
-            });
+            Shop::be_behind(times.either);
         }
         Fault::StoreFull => {
             world.faults.refuses(now + while_away);
             count(refuses);
-            Shop::refuse(Some(refusal));
-            world.network.spawn(async move {
-                sleep(while_away).await;
-                Shop::refuse(None);
-            });
+            Shop::refuse(refusal, while_away);
         }
         Fault::PausedBriefly => process.pause(times.brief, &world.network),
         Fault::Paused => {
@@ -985,7 +980,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         return;
     }
     let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
-    sleep(hold + Duration::from_secs(5)).await;
+    sleep(hold + Duration::from_secs(3)).await;
     if world.shape.next_sale_in.is_some() {
         judge_both(world).await;
     } else {
