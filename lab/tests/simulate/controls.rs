@@ -3,33 +3,43 @@
 use fenced_lock::chaos::Safeguard as Lock;
 use flash_sale::safeguard;
 
-use crate::shop;
+use crate::{lock_world, sale_world, shop};
 
-/// The safeguards that can be taken out, each with the story that misses it, if it takes one, and a number of seeds
-/// within which it is missed.
-pub const CONTROLS: &[(&str, Option<usize>, u64)] = &[
-    ("order-ids", None, 10_000),
-    ("claim-cleanup", None, 10_000),
-    ("payload", None, 10_000),
-    ("fence", None, 10_000),
-    ("roll-back", None, 10_000),
-    ("local-expiry", None, 10_000),
-    ("denials", None, 10_000),
-    ("earlier-sale", Some(4), 10_000),
-    ("give-way", Some(0), 10_000),
-    ("unknown-answer", None, 10_000),
-    ("unknown-kept", Some(5), 10_000),
-    ("first-token", Some(4), 10_000),
-    ("last-token", Some(3), 10_000),
-    ("larger-token", Some(2), 10_000),
-    ("put-back-in-order", Some(9), 10_000),
-    ("in-flight", Some(6), 10_000),
-    ("repeat-if-it-may-pass", Some(8), 10_000),
-    ("repeat-unless-refused", Some(1), 10_000),
-    ("repeat-in-time", Some(10), 10_000),
-    ("repeat-unless-ending", Some(7), 10_000),
-    ("repeat-in-tenure", Some(0), 10_000),
+/// The safeguards that can be taken out, each with the seeds of the story that misses it, or all, and how many there may be
+/// until then, with those of other stories.
+pub const CONTROLS: &[(&str, Seeds, u64)] = &[
+    ("order-ids", ALL, 1_000),
+    ("payload", ALL, 1_000),
+    ("fence", ALL, 1_000),
+    ("roll-back", ALL, 10_000),
+    ("earlier-sale", story(4), 1_000),
+    ("claim-cleanup", ALL, 1_000),
+    ("local-expiry", ALL, 10_000),
+    ("denials", DENIED, 1_000),
+    ("unknown-answer", ALL, 1_000),
+    ("unknown-kept", story(5), 10_000),
+    ("first-token", story(4), 10_000),
+    ("last-token", story(3), 10_000),
+    ("larger-token", story(2), 1_000),
+    ("put-back-in-order", story(9), 10_000),
+    ("in-flight", story(6), 10_000),
+    ("repeat-if-it-may-pass", story(8), 10_000),
+    ("repeat-unless-refused", story(1), 1_000),
+    ("repeat-in-time", story(10), 1_000),
+    ("repeat-unless-ending", story(7), 10_000),
+    ("repeat-in-tenure", story(0), 10_000),
+    ("give-way", story(0), 10_000),
 ];
+
+/// The first seed, and the distance to the next one.
+pub type Seeds = (u64, u64);
+
+const ALL: Seeds = (1, 1);
+const DENIED: Seeds = (lock_world::DENIED, lock_world::DENIED);
+
+const fn story(number: u64) -> Seeds {
+    (4 * number + 2, 4 * sale_world::STORIES.len() as u64)
+}
 
 /// Those of the lock.
 const OF_THE_LOCK: [(&str, Lock); 3] = [

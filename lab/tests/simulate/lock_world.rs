@@ -21,6 +21,9 @@ use crate::trace::{
 /// What is left for a grant beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// One seed of so many tells a story: a process may not ask for one of two names, and keeps the other one.
+pub const DENIED: u64 = 16;
+
 /// What a run is like.
 #[derive(Debug)]
 pub struct Shape {
@@ -464,8 +467,7 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    // the story of every fourth run: a process may not ask for one of two names, and keeps the other one
-    let is_denied = setup.seed.is_multiple_of(16);
+    let is_denied = setup.seed.is_multiple_of(DENIED);
     let of_story = is_denied.then_some(&[Fault::LockRefuses][..]);
     let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
     let mut shape = Shape::new(&mut chance);

@@ -38,7 +38,7 @@ const NEXT: &str = "next";
 
 /// What a run is like.
 #[derive(Debug)]
-struct Shape {
+pub struct Shape {
     instances: usize,
     ttl: Duration,
     latency: u64,
@@ -58,6 +58,9 @@ struct Shape {
     /// When the next sale is started, if one is.
     next_sale_in: Option<Duration>,
     faults_last: Duration,
+    /// The longest pause between two troubles, in milliseconds, and how many of the instances have any.
+    calm: u64,
+    victims: usize,
 }
 
 impl Shape {
@@ -69,8 +72,11 @@ impl Shape {
             per_user: users.filter(|_| chance.one_in(2)).map(|_| *chance.pick(&[1, 2, 3])),
             ..Terms::default()
         };
+        let instances = *chance.pick(&[1, 2, 2, 3, 4]);
         Self {
-            instances: *chance.pick(&[1, 2, 2, 3, 4]),
+            instances,
+            calm: 300,
+            victims: instances,
             ttl: Duration::from_millis(ttl),
             latency: *chance.pick(&[1, 1, 3, 10]),
             units: *chance.pick(&[0, 1, 2, 3, 5, 5, 20, 50]),
@@ -113,12 +119,12 @@ impl Shape {
 }
 
 /// Stories: what every fourth run is about. Each has faults of its own, and what else it takes for them to do harm.
-const STORIES: &[Story] = &[
+pub const STORIES: &[Story] = &[
     // one instance does not reach the store, for longer than an order may wait
     (&[Fault::StoreCutOff], |shape| {
         shape.be_patient(2, 300);
-        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
-        shape.faults_last = Duration::from_secs(12);
+        (shape.buyers, shape.orders, shape.units, shape.pause) = (6, 8, 50, 1000);
+        (shape.victims, shape.faults_last) = (1, Duration::from_secs(8));
     }),
     // the store refuses to write
     (&[Fault::StoreFull], |shape| {
@@ -136,6 +142,7 @@ const STORIES: &[Story] = &[
     // an attempt under a second token does
     (&[Fault::StoreRequestLate, Fault::OtherProgram], |shape| {
         shape.be_patient(1, 1000);
+        (shape.calm, shape.faults_last) = (2000, Duration::from_secs(8));
         (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
         (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
         shape.next_sale_in = None;
@@ -183,17 +190,12 @@ const STORIES: &[Story] = &[
     }),
 ];
 
-/// The first seed with this story, and how many come before the next one.
-pub fn seeds_of(story: usize) -> (u64, u64) {
-    (4 * story as u64 + 2, 4 * STORIES.len() as u64)
-}
-
-type Story = (&'static [Fault], fn(&mut Shape));
+pub type Story = (&'static [Fault], fn(&mut Shape));
 
 impl Shape {
     /// So many instances at which orders may wait for long, in queues with room.
     fn be_patient(&mut self, instances: usize, ttl: u64) {
-        (self.instances, self.queue_length) = (instances, 100);
+        (self.instances, self.victims, self.queue_length) = (instances, instances, 100);
         (self.ttl, self.response_timeout) =
             (Duration::from_millis(ttl), Duration::from_millis(200));
         self.wait_timeout = Duration::from_secs(5);
@@ -743,7 +745,7 @@ pub async fn run(
         }
         let ends_at = Instant::now() + world.shape.faults_last;
         while Instant::now() < ends_at && !is_violated() {
-            let pause = chance.millis(0, 300);
+            let pause = chance.millis(0, world.shape.calm);
             sleep(pause).await;
             trouble(&world, &mut chance).await;
         }
@@ -815,7 +817,7 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
 
 /// Something happens to a service or to an instance.
 async fn trouble(world: &Arc<World>, chance: &mut Chance) {
-    let number = chance.index(world.shape.instances);
+    let number = chance.index(world.shape.victims);
     let times = Times::new(chance, world.shape.ttl);
     let all = [Fault::OF_LOCK_AND_PROCESSES, Fault::OF_STORE].concat();
     let fault = world.faults.choose(&all, chance);
