@@ -190,6 +190,13 @@ pub const STORIES: &[Story] = &[
     }),
 ];
 
+/// Of one run of eight: a replica is behind, and takes over.
+const FAILOVER: Story = (&[Fault::ReplicaBehind, Fault::StoreFailedOver], |shape| {
+    shape.be_patient(2, 1000);
+    (shape.buyers, shape.orders, shape.units, shape.pause) = (6, 8, 50, 200);
+    shape.is_replicated = true;
+});
+
 pub type Story = (&'static [Fault], fn(&mut Shape));
 
 impl Shape {
@@ -690,6 +697,7 @@ pub async fn run(
     let mut chance = Chance::new(setup.seed);
     let story = setup.seed.is_multiple_of(2).then_some(setup.seed / 4);
     let story = story.and_then(|number| STORIES.get(number as usize % STORIES.len()));
+    let story = story.or((setup.seed % 8 == 1).then_some(&FAILOVER));
     let of_story = story.map(|(faults, _)| *faults);
     let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
     let mut shape = Shape::new(&mut chance);
