@@ -663,7 +663,7 @@ impl Buyer {
             Err(NoAnswer::Refused) => false,
             Err(_) => true,
             // an order that is over by the time of its first answer
-            Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
+            Ok(Ok(Outcome::Over { .. })) if change.unwrap_or_default() == Action::Reserve => true,
             Ok(said) => accepted(said).is_some() || !problem(said).3,
         };
         let told = said.as_ref().ok().and_then(accepted).filter(|(_, replayed)| !replayed);
