@@ -58,10 +58,6 @@ safeguards! {
     REPEAT_IN_TIME = "repeat-in-time",
     /// Not to a silent store once the instance stops.
     REPEAT_UNLESS_ENDING = "repeat-unless-ending",
-    /// Not if all buyers have left.
-    REPEAT_FOR_SOMEBODY = "repeat-for-somebody",
-    /// Not under a hold that is lost.
-    REPEAT_WHILE_HELD = "repeat-while-held",
     /// No longer than the tenure if another instance waits.
     REPEAT_IN_TENURE = "repeat-in-tenure",
 }

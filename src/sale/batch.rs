@@ -19,9 +19,9 @@ use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
 use crate::peers::wire::{Forwarded, Tenure};
 use crate::safeguard::{
-    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_LARGER_TOKEN, PEER_TENURE, REPEAT_FOR_SOMEBODY,
-    REPEAT_IF_IT_MAY_PASS, REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING,
-    REPEAT_UNLESS_REFUSED, REPEAT_WHILE_HELD, UNKNOWN_ANSWER, UNKNOWN_KEPT,
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_LARGER_TOKEN, PEER_TENURE, REPEAT_IF_IT_MAY_PASS,
+    REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING, REPEAT_UNLESS_REFUSED, UNKNOWN_ANSWER,
+    UNKNOWN_KEPT,
 };
 
 /// How many batches of an item may be on their way to the store at a time, or to the holder. While it runs one, the buyers that
@@ -257,7 +257,7 @@ impl<'a> Batch<'a> {
             let To::Store { hold, ends_at, .. } = &self.to else { return false };
             self.lock.note_answer(self.item(), Some(error), self.others_wait());
             self.can_repeat(error, deadline)
-                && !(hold.is_lost() && REPEAT_WHILE_HELD.is_on())
+                && !hold.is_lost()
                 && !(self.others_wait() && Instant::now() >= *ends_at && REPEAT_IN_TENURE.is_on())
         };
         let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
@@ -374,8 +374,7 @@ impl<'a> Batch<'a> {
             && !(is_refused && REPEAT_UNLESS_REFUSED.is_on())
             && (Instant::now() < deadline || !REPEAT_IN_TIME.is_on())
             && !(self.lock.context.gives_up(error) && REPEAT_UNLESS_ENDING.is_on())
-            && !(self.orders.iter().all(WaitingOrder::is_disconnected)
-                && REPEAT_FOR_SOMEBODY.is_on())
+            && !self.orders.iter().all(WaitingOrder::is_disconnected)
     }
 }
 

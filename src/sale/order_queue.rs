@@ -545,9 +545,11 @@ impl OrderQueue {
                     });
                 }
                 let count = line.partition_point(|order| order.deadline <= now);
+                let due = |line: &VecDeque<WaitingOrder>| {
+                    line.iter().filter(|order| order.deadline <= now).count()
+                };
+                assert!(!cfg!(fenced_lock_chaos) || due(line) == count, "the line is in order");
                 expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
-                let is_in_time = |order: &WaitingOrder| order.deadline > now;
-                assert!(!cfg!(fenced_lock_chaos) || line.iter().all(is_in_time), "it is in order");
             }
             drop(guard);
             for order in expired {

@@ -34,8 +34,6 @@ pub enum Safeguard {
     SeeThrough,
     /// A queue is read in pages.
     Pages,
-    /// A handover releases the lock and queues again in one step.
-    OneStep,
 }
 
 /// A bit for each safeguard that is off, in the whole process.

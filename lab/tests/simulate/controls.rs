@@ -3,49 +3,56 @@
 use fenced_lock::chaos::Safeguard as Lock;
 use flash_sale::safeguard;
 
-use crate::shop;
+use crate::{lock_world, sale_world, shop};
 
-/// The safeguards that can be taken out, each with a number of seeds within which it is missed.
-pub const CONTROLS: &[(&str, u64)] = &[
-    ("order-ids", 10_000),
-    ("claim-cleanup", 10_000),
-    ("payload", 10_000),
-    ("fence", 10_000),
-    ("roll-back", 10_000),
-    ("local-expiry", 10_000),
-    ("denials", 10_000),
-    ("earlier-sale", 10_000),
-    ("give-way", 10_000),
-    ("unknown-answer", 10_000),
-    ("unknown-kept", 10_000),
-    ("first-token", 10_000),
-    ("last-token", 10_000),
-    ("larger-token", 10_000),
-    ("put-back-in-order", 10_000),
-    ("in-flight", 10_000),
-    ("repeat-if-it-may-pass", 10_000),
-    ("repeat-unless-refused", 10_000),
-    ("repeat-in-time", 10_000),
-    ("repeat-unless-ending", 10_000),
-    ("repeat-for-somebody", 10_000),
-    ("repeat-while-held", 10_000),
-    ("repeat-in-tenure", 10_000),
-    ("one-step", 10_000),
-    ("peer-tenure", 10_000),
-    ("peer-once", 10_000),
-    ("peer-young", 10_000),
-    ("peer-in-order", 10_000),
-    ("peer-silence", 10_000),
-    ("peer-larger-token", 10_000),
-    ("peer-watermark", 10_000),
+/// The safeguards that can be taken out, each with the seeds of the story that misses it, or all, and how many there may be
+/// until then, with those of other stories.
+pub const CONTROLS: &[(&str, Seeds, u64)] = &[
+    ("order-ids", ALL, 1_000),
+    ("payload", ALL, 1_000),
+    ("fence", ALL, 1_000),
+    ("roll-back", ALL, 10_000),
+    ("earlier-sale", story(4), 1_000),
+    ("claim-cleanup", ALL, 1_000),
+    ("local-expiry", ALL, 10_000),
+    ("denials", DENIED, 1_000),
+    ("unknown-answer", ALL, 1_000),
+    ("unknown-kept", story(5), 10_000),
+    ("first-token", story(4), 10_000),
+    ("last-token", story(3), 10_000),
+    ("larger-token", story(2), 1_000),
+    ("put-back-in-order", story(9), 10_000),
+    ("in-flight", story(6), 10_000),
+    ("repeat-if-it-may-pass", story(8), 10_000),
+    ("repeat-unless-refused", story(1), 1_000),
+    ("repeat-in-time", story(10), 1_000),
+    ("repeat-unless-ending", story(7), 10_000),
+    ("repeat-in-tenure", story(0), 10_000),
+    ("give-way", story(0), 10_000),
+    ("peer-tenure", ALL, 10_000),
+    ("peer-once", ALL, 10_000),
+    ("peer-young", ALL, 10_000),
+    ("peer-in-order", ALL, 10_000),
+    ("peer-silence", ALL, 10_000),
+    ("peer-larger-token", ALL, 10_000),
+    ("peer-watermark", ALL, 10_000),
 ];
 
+/// The first seed, and the distance to the next one.
+pub type Seeds = (u64, u64);
+
+const ALL: Seeds = (1, 1);
+const DENIED: Seeds = (lock_world::DENIED, lock_world::DENIED);
+
+const fn story(number: u64) -> Seeds {
+    (4 * number + 2, 4 * sale_world::STORIES.len() as u64)
+}
+
 /// Those of the lock.
-const OF_THE_LOCK: [(&str, Lock); 4] = [
+const OF_THE_LOCK: [(&str, Lock); 3] = [
     ("claim-cleanup", Lock::ClaimCleanup),
     ("local-expiry", Lock::LocalExpiry),
     ("denials", Lock::Denials),
-    ("one-step", Lock::OneStep),
 ];
 
 /// Switches a safeguard on or off. Those of the script are taken out of its text. Returns whether it is there.

@@ -173,8 +173,8 @@ struct State {
 }
 
 impl Faults {
-    /// The faults that a seed chooses, without some of them.
-    pub fn new(mut chance: Chance, without: &BTreeSet<Fault>) -> Self {
+    /// The faults that a seed chooses, or those of a story; without some of them.
+    pub fn new(mut chance: Chance, of_story: Option<&[Fault]>, without: &BTreeSet<Fault>) -> Self {
         // now and then nothing goes wrong, or everything
         let share = *chance.pick(&[0, 0, 200, 300, 300, 500, 500, 1000]);
         let chosen = Fault::ALL.iter().copied().filter(|_| chance.per_mille(share));
@@ -182,7 +182,11 @@ impl Faults {
         for _ in 0..chance.below(4) {
             chosen.insert(*chance.pick(Fault::ALL));
         }
-        let rate = *chance.pick(&[5, 20, 50, 100, 200]);
+        let mut rate = *chance.pick(&[5, 20, 50, 100, 200]);
+        if let Some(of_story) = of_story {
+            chosen = of_story.iter().copied().collect();
+            rate = *chance.pick(&[100, 300, 500]);
+        }
         let (delays, refuses_until) = (BTreeMap::new(), Instant::now());
         let state = State { chance, rate, is_over: false, delays, refuses_until };
         let state = Mutex::new(state);

@@ -21,6 +21,9 @@ use crate::trace::{
 /// What is left for a grant beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// One seed of so many tells a story: a process may not ask for one of two names, and keeps the other one.
+pub const DENIED: u64 = 16;
+
 /// What a run is like.
 #[derive(Debug)]
 pub struct Shape {
@@ -464,8 +467,15 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
-    let shape = Shape::new(&mut chance);
+    let is_denied = setup.seed.is_multiple_of(DENIED);
+    let of_story = is_denied.then_some(&[Fault::LockRefuses][..]);
+    let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
+    let mut shape = Shape::new(&mut chance);
+    if is_denied {
+        shape.names = vec!["a".into(), "b".into()];
+        (shape.actors, shape.operations, shape.hold_for) = (4, 6, None);
+        (shape.longest_hold, shape.faults_last) = (shape.ttl, shape.ttl * 8);
+    }
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
     let service =

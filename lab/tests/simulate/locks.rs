@@ -389,14 +389,14 @@ impl LockService {
         match fault {
             Fault::LockSilent => self.faults.delays(None, now + times.either),
             Fault::LockCutOff => self.faults.delays(Some(process), now + times.either),
-            Fault::LockRefuses => self.faults.refuses(now + times.long),
+            Fault::LockRefuses => self.faults.refuses(now + times.long * 2),
             Fault::OtherProgram => self.faults.delays(None, now + times.brief),
             _ => self.faults.delays(None, now),
         }
         match fault {
             Fault::LockSilent => self.be_silent(times.either),
             Fault::LockCutOff => self.cut_off(process, times.either),
-            Fault::LockRefuses => self.refuse(process, name, times.long),
+            Fault::LockRefuses => self.refuse(process, name, times.long * 2),
             Fault::LeaseEnded => self.end_some_lease(),
             Fault::LeasesExtended => self.extend_leases(),
             Fault::ClaimDeleted => self.delete_some_claim(),

@@ -40,7 +40,7 @@ const NEXT: &str = "next";
 
 /// What a run is like.
 #[derive(Debug)]
-struct Shape {
+pub struct Shape {
     instances: usize,
     ttl: Duration,
     latency: u64,
@@ -62,6 +62,9 @@ struct Shape {
     faults_last: Duration,
     /// Which instances have peers.
     peers: Vec<bool>,
+    /// The longest pause between two troubles, in milliseconds, and how many of the instances have any.
+    calm: u64,
+    victims: usize,
 }
 
 impl Shape {
@@ -73,8 +76,11 @@ impl Shape {
             per_user: users.filter(|_| chance.one_in(2)).map(|_| *chance.pick(&[1, 2, 3])),
             ..Terms::default()
         };
+        let instances = *chance.pick(&[1, 2, 2, 3, 4]);
         Self {
-            instances: *chance.pick(&[1, 2, 2, 3, 4]),
+            instances,
+            calm: 300,
+            victims: instances,
             ttl: Duration::from_millis(ttl),
             latency: *chance.pick(&[1, 1, 3, 10]),
             units: *chance.pick(&[0, 1, 2, 3, 5, 5, 20, 50]),
@@ -117,6 +123,97 @@ impl Shape {
     /// How long an order may take at an instance that runs.
     fn longest(&self) -> Duration {
         self.wait_timeout * 2 + self.response_timeout * 6 + Duration::from_secs(1)
+    }
+}
+
+/// Stories: what every fourth run is about. Each has faults of its own, and what else it takes for them to do harm.
+pub const STORIES: &[Story] = &[
+    // one instance does not reach the store, for longer than an order may wait
+    (&[Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units, shape.pause) = (6, 8, 50, 1000);
+        (shape.victims, shape.faults_last) = (1, Duration::from_secs(8));
+    }),
+    // the store refuses to write
+    (&[Fault::StoreFull], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+        shape.faults_last = Duration::from_secs(12);
+    }),
+    // an attempt arrives when its order was answered, and units have come back
+    (&[Fault::StoreRequestLate], |shape| {
+        shape.be_patient(1, 3000);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
+        (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
+        shape.next_sale_in = None;
+    }),
+    // an attempt under a second token does
+    (&[Fault::StoreRequestLate, Fault::OtherProgram], |shape| {
+        shape.be_patient(1, 1000);
+        (shape.calm, shape.faults_last) = (2000, Duration::from_secs(8));
+        (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
+        (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
+        shape.next_sale_in = None;
+    }),
+    // orders of which it is not known whether they were carried out live to see the next sale
+    (&[Fault::StoreAnswerLost], |shape| {
+        shape.be_patient(3, 1000);
+        (shape.buyers, shape.orders, shape.units) = (6, 6, 50);
+        shape.next_sale_in = Some(shape.next_sale_in.unwrap_or(shape.ttl));
+    }),
+    // then the store refuses
+    (&[Fault::StoreAnswerLost, Fault::StoreFull], |shape| {
+        shape.be_patient(3, 1000);
+        (shape.buyers, shape.units) = (6, 50);
+    }),
+    // of two changes of an order, the first one is not answered
+    (&[Fault::StoreRequestLost], |shape| {
+        shape.be_patient(1, 1000);
+        (shape.batch_size, shape.units, shape.orders) = (1, 50, 8);
+        (shape.terms.hold_seconds, shape.next_sale_in) = (Some(5), None);
+    }),
+    // an instance stops, and the store does not answer
+    (&[Fault::Stopped, Fault::StoreSilent, Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders) = (6, 8);
+    }),
+    // a holder stands still
+    (&[Fault::Paused, Fault::StoreRequestLate], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+    }),
+    // orders wait for the lock, and some were sent before
+    (&[Fault::StoreCutOff], |shape| {
+        shape.be_patient(2, 300);
+        (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 1);
+        (shape.terms.hold_seconds, shape.wait_timeout) = (Some(5), Duration::from_secs(2));
+        shape.faults_last = Duration::from_secs(12);
+    }),
+    // the store is silent for longer than an order may wait
+    (&[Fault::StoreSilent], |shape| {
+        shape.be_patient(1, 3000);
+        shape.wait_timeout = Duration::from_millis(500);
+        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+        shape.faults_last = Duration::from_secs(12);
+    }),
+];
+
+/// Of one run of eight: a replica is behind, and takes over.
+const FAILOVER: Story = (&[Fault::ReplicaBehind, Fault::StoreFailedOver], |shape| {
+    shape.be_patient(2, 1000);
+    (shape.buyers, shape.orders, shape.units, shape.pause) = (6, 8, 50, 200);
+    shape.is_replicated = true;
+});
+
+pub type Story = (&'static [Fault], fn(&mut Shape));
+
+impl Shape {
+    /// So many instances at which orders may wait for long, in queues with room.
+    fn be_patient(&mut self, instances: usize, ttl: u64) {
+        (self.instances, self.victims, self.queue_length) = (instances, instances, 100);
+        (self.ttl, self.response_timeout) =
+            (Duration::from_millis(ttl), Duration::from_millis(200));
+        self.wait_timeout = Duration::from_secs(5);
     }
 }
 
@@ -588,7 +685,7 @@ impl Buyer {
             Err(NoAnswer::Refused) => false,
             Err(_) => true,
             // an order that is over by the time of its first answer
-            Ok(Ok(Outcome::Over { .. })) if change.is_none() => true,
+            Ok(Ok(Outcome::Over { .. })) if change.unwrap_or_default() == Action::Reserve => true,
             Ok(said) => accepted(said).is_some() || !problem(said).3,
         };
         let told = said.as_ref().ok().and_then(accepted).filter(|(_, replayed)| !replayed);
@@ -620,8 +717,15 @@ pub async fn run(
     network: Arc<Simulated>,
 ) -> BTreeSet<Fault> {
     let mut chance = Chance::new(setup.seed);
-    let faults = Arc::new(Faults::new(chance.fork(), &setup.without_faults));
-    let shape = Shape::new(&mut chance);
+    let story = setup.seed.is_multiple_of(2).then_some(setup.seed / 4);
+    let story = story.and_then(|number| STORIES.get(number as usize % STORIES.len()));
+    let story = story.or((setup.seed % 8 == 1).then_some(&FAILOVER));
+    let of_story = story.map(|(faults, _)| *faults);
+    let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
+    let mut shape = Shape::new(&mut chance);
+    if let Some((_, tell)) = story {
+        tell(&mut shape);
+    }
     note("seed", || format!("{} {shape:?}", setup.seed));
     note("seed", || format!("faults: {:?}", faults.allowed()));
     let locks =
@@ -671,7 +775,7 @@ pub async fn run(
         }
         let ends_at = Instant::now() + world.shape.faults_last;
         while Instant::now() < ends_at && !is_violated() {
-            let pause = chance.millis(0, 300);
+            let pause = chance.millis(0, world.shape.calm);
             sleep(pause).await;
             trouble(&world, &mut chance).await;
         }
@@ -743,7 +847,7 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
 
 /// Something happens to a service or to an instance.
 async fn trouble(world: &Arc<World>, chance: &mut Chance) {
-    let number = chance.index(world.shape.instances);
+    let number = chance.index(world.shape.victims);
     let times = Times::new(chance, world.shape.ttl);
     let all = [Fault::OF_LOCK_AND_PROCESSES, Fault::OF_STORE].concat();
     let fault = world.faults.choose(&all, chance);
@@ -769,8 +873,8 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     }
     match fault {
         Fault::StoreSilent => {
-            world.faults.delays(None, now + times.either);
-            world.shop.be_silent(times.either);
+            world.faults.delays(None, now + while_away);
+            world.shop.be_silent(while_away);
         }
         Fault::StoreCutOff => {
             world.faults.delays(Some(&process.name), now + while_away);
@@ -782,20 +886,12 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         Fault::ScriptsFlushed => Shop::flush_scripts(),
         Fault::ReplicaBehind => {
             world.faults.delays(None, now + times.either);
-            Shop::set_behind(true);
-            world.network.spawn(async move {
-                sleep(times.either).await;
-                Shop::set_behind(false);
-            });
+            Shop::be_behind(times.either);
         }
         Fault::StoreFull => {
             world.faults.refuses(now + while_away);
             count(refuses);
-            Shop::refuse(Some(refusal));
-            world.network.spawn(async move {
-                sleep(while_away).await;
-                Shop::refuse(None);
-            });
+            Shop::refuse(refusal, while_away);
         }
         Fault::PausedBriefly => process.pause(times.brief, &world.network),
         Fault::Paused => {
@@ -920,7 +1016,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         return;
     }
     let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
-    sleep(hold + Duration::from_secs(5)).await;
+    sleep(hold + Duration::from_secs(3)).await;
     if world.shape.next_sale_in.is_some() {
         judge_both(world).await;
     } else {
@@ -1116,7 +1212,11 @@ async fn lose_writes(world: &Arc<World>, loses: usize) {
     for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
         let id = format!("lost-{try_again}");
         let order = order(&id, &id, 1, Action::Reserve);
+        let asked_at = Instant::now();
         let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
+        if asked_at.elapsed() > world.shape.decides_within() {
+            too_late("a loss was told");
+        }
         match said {
             Ok(Err(error)) if error.word() == "store-rolled-back" => {}
             Ok(Ok(Outcome::Reserved(entry))) => {

@@ -47,9 +47,11 @@ struct Server {
     without: Option<String>,
     /// The data before the latest writes.
     before: VecDeque<Data>,
-    /// What the replica has, and whether it does not confirm what is written.
+    /// Until when it refuses to write.
+    refuses_until: Instant,
+    /// What the replica has, and until when it does not confirm what is written.
     replica: Data,
-    is_behind: bool,
+    behind_until: Instant,
     /// For each order and the request that it came by: the tokens under which it was sent, and the sale that ran then.
     sent: BTreeMap<[Text; 2], (BTreeSet<Text>, Text)>,
 }
@@ -85,6 +87,7 @@ pub fn entries() -> usize {
 fn call(request: &[Text], is_late: bool) -> Reply {
     on_server(|server| {
         let now = BEGIN + u64::try_from(server.began_at.elapsed().as_micros()).unwrap_or_default();
+        server.recover();
         if !is_script(request) {
             let reply = server.store.call(now, request);
             if request.first().is_some_and(|name| name == b"WAIT") && reply == Reply::Int(0) {
@@ -99,15 +102,24 @@ fn call(request: &[Text], is_late: bool) -> Reply {
         if server.before.len() > SNAPSHOTS {
             server.before.pop_front();
         }
-        if !server.is_behind {
-            server.replica = server.store.data.clone();
-        }
+        server.recover();
         server.count_events(request, &reply, is_late);
         reply
     })
 }
 
 impl Server {
+    /// What is over by now is over. A replica that is not behind has everything.
+    fn recover(&mut self) {
+        let now = Instant::now();
+        self.store.refusal = self.store.refusal.filter(|_| now < self.refuses_until);
+        let is_behind = now < self.behind_until;
+        self.store.replicas = i64::from(!is_behind);
+        if !is_behind {
+            self.replica = self.store.data.clone();
+        }
+    }
+
     /// Counts what happens seldom.
     fn count_events(&mut self, request: &[Text], reply: &Reply, is_late: bool) {
         let code = if let Reply::Error(text) = reply { &text[..] } else { b"" };
@@ -194,9 +206,10 @@ impl Shop {
         let store = ENGINE.with(Store::new);
         let (before, replica, sent) = Default::default();
         let began_at = Instant::now();
-        let server = Server { store, began_at, without, before, replica, is_behind: false, sent };
+        let (refuses_until, behind_until) = (began_at, began_at);
+        let server =
+            Server { store, began_at, without, before, refuses_until, replica, behind_until, sent };
         SERVER.set(Some(server));
-        Self::set_behind(false);
         let silent_until = Instant::now();
         let (cut_off, ends, flights) = Default::default();
         let state = State { chance, silent_until, cut_off, ends, flights };
@@ -304,11 +317,15 @@ impl Shop {
     }
 
     pub fn be_silent(&self, limit: Duration) {
-        locked(&self.state).silent_until = Instant::now() + limit;
+        let mut state = locked(&self.state);
+        state.silent_until = state.silent_until.max(Instant::now() + limit);
     }
 
     pub fn cut_off(&self, who: &str, limit: Duration) {
-        locked(&self.state).cut_off.insert(who.to_owned(), Instant::now() + limit);
+        let until = Instant::now() + limit;
+        let mut state = locked(&self.state);
+        let known = state.cut_off.entry(who.to_owned()).or_insert(until);
+        *known = until.max(*known);
     }
 
     /// Cuts all connections.
@@ -319,30 +336,30 @@ impl Shop {
         }
     }
 
-    /// Whether the replica confirms what is written from now on.
-    pub fn set_behind(is_behind: bool) {
-        on_server(|server| {
-            server.is_behind = is_behind;
-            server.store.replicas = i64::from(!is_behind);
-            if !is_behind {
-                server.replica = server.store.data.clone();
-            }
-        });
+    /// The replica confirms nothing for so long.
+    pub fn be_behind(limit: Duration) {
+        on_server(|server| server.behind_until = server.behind_until.max(Instant::now() + limit));
     }
 
     /// The replica takes over, with what it has. A new replica follows it.
     pub fn fail_over(&self) {
         self.cut();
         let before = entries();
-        on_server(|server| server.store.restart(server.replica.clone()));
-        Self::set_behind(false);
+        on_server(|server| {
+            server.store.restart(server.replica.clone());
+            server.behind_until = Instant::now();
+        });
         if entries() < before {
             happened(Rare::FailedOverWithLoss);
         }
     }
 
-    pub fn refuse(refusal: Option<Refusal>) {
-        on_server(|server| server.store.refusal = refusal);
+    /// Refuses to write for so long.
+    pub fn refuse(refusal: Refusal, limit: Duration) {
+        on_server(|server| {
+            server.store.refusal = Some(refusal);
+            server.refuses_until = server.refuses_until.max(Instant::now() + limit);
+        });
     }
 
     pub fn flush_scripts() {
@@ -365,8 +382,8 @@ impl Shop {
         state.silent_until = Instant::now();
         state.cut_off.clear();
         drop(state);
-        Self::refuse(None);
-        Self::set_behind(false);
+        let now = Instant::now();
+        on_server(|server| (server.refuses_until, server.behind_until) = (now, now));
     }
 }
 
