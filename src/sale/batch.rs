@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Guard, Token};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -100,6 +100,8 @@ pub(super) struct Bound {
     pub(super) instance: Arc<str>,
     /// The token of its first attempt elsewhere that was not answered.
     pub(super) sent_under: Option<Token>,
+    /// Among the batches of the peer, until all orders of its batch are gone.
+    pub(super) _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl WaitingOrder {

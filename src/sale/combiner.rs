@@ -114,7 +114,7 @@ impl Combiner {
         let Some(mut holder) = watched else { return pending().await };
         loop {
             let has_orders = queue.len() > 0;
-            let look_at = match forwarding.remote(lock, &mut holder, has_orders) {
+            let look_at = match forwarding.remote(lock.cluster(), &mut holder, has_orders) {
                 Ok((remote, place)) => {
                     let orders = queue.take(lock.context.options.batch_size, &remote.tenure);
                     if !orders.is_empty() {

@@ -8,7 +8,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Mutex as Lock, ObservedClaim, Token};
+use fenced_lock::{ClusterId, Mutex as Lock, ObservedClaim, Token};
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -19,7 +19,7 @@ use super::{EtcdLock, SaleContext};
 use crate::backoff::Backoff;
 use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
-use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure};
+use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
 use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
 
@@ -88,11 +88,11 @@ impl Forwarding {
     /// The holder, and a place for a batch to it; or when to look again.
     pub(super) fn remote(
         self: &Arc<Self>,
-        lock: &EtcdLock,
+        cluster: Option<ClusterId>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
         has_orders: bool,
     ) -> Result<(Remote, OwnedSemaphorePermit), Option<Instant>> {
-        let found = self.reachable(lock, holder);
+        let found = self.reachable(cluster, holder);
         let mut state = self.state.lock();
         let again_at = match found {
             Ok(remote) => {
@@ -129,12 +129,12 @@ impl Forwarding {
     /// The holder, if its address is known and does not rest; else when that ends.
     fn reachable(
         self: &Arc<Self>,
-        lock: &EtcdLock,
+        cluster: Option<ClusterId>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
     ) -> Result<Remote, Option<Instant>> {
         let claim = holder.borrow_and_update().clone().ok_or(None)?;
         let address = claim.note.ok_or(None)?;
-        let cluster = lock.cluster().ok_or(None)?;
+        let cluster = cluster.ok_or(None)?;
         if address == *self.peers.address() {
             return Err(None);
         }
@@ -168,7 +168,7 @@ impl Remote {
         };
         let _on_its_way = metrics.forwards();
         let sent = self.forwarding.peers.send(batch, self.over()).await;
-        let answered = self.read(sent, lock, orders);
+        let answered = self.read(sent, orders, |watermark| inventory.learn(item, watermark));
         let mut fates = [0; 3];
         match &answered {
             Ok(answered) => answered.iter().for_each(|answer| match answer {
@@ -186,8 +186,8 @@ impl Remote {
     fn read(
         &self,
         sent: Result<Done, SendError>,
-        lock: &EtcdLock,
         orders: &[WaitingOrder],
+        learn: impl FnOnce(Watermark),
     ) -> Result<Answered, InventoryError> {
         let token = self.tenure.token;
         let Done { fates, watermark } = match sent {
@@ -210,7 +210,7 @@ impl Remote {
         };
         // before a buyer has an answer that only the holder remembers
         if PEER_WATERMARK.is_on() {
-            lock.context.inventory.learn(&orders[0].order.item, watermark);
+            learn(watermark);
         }
         let unread = || io_error("the answer of the holder cannot be read", &std::fmt::Error);
         let answer = |(fate, waiting): (Fate, &WaitingOrder)| {
@@ -278,7 +278,7 @@ impl Receiver for EtcdLock {
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
         inventory.learn(&frame.item, frame.watermark.clone());
-        let (answers, place) = queue.receive(&frame, orders.clone())?;
+        let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
             let mut fates = Vec::with_capacity(answers.len());
@@ -294,7 +294,6 @@ impl Receiver for EtcdLock {
                 fates.push(fate);
             }
             context.metrics.received.add(counts);
-            drop(place);
             Done { fates, watermark: context.inventory.watermark(&item) }
         };
         let began_at = Instant::now();
