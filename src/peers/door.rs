@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::StreamExt as _;
@@ -52,9 +52,9 @@ pub struct Doorkeeper {
 
 impl Doorkeeper {
     fn admits(&self, headers: &HeaderMap) -> Result<(), StatusCode> {
-        static REFUSED: Throttle = Throttle::new(Duration::from_secs(60));
+        static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let Some(token) = &self.token else { return Ok(()) };
-        let sent = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         // the file is not read for who shows none
         if let Some(sent) = sent.and_then(|sent| sent.strip_prefix(b"Bearer ")) {
             let token = token.read().map_err(|error| {

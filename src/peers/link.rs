@@ -38,8 +38,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Connections to peers, each opened when it is first used.
 pub struct HttpLink {
     token: Option<SecretSource>,
-    connections: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Option<Connection>>>>>,
+    connections: Mutex<HashMap<Box<str>, Arc<Opened>>>,
 }
+
+/// A connection, once one was opened. It is locked while another one is opened.
+type Opened = tokio::sync::Mutex<Option<Connection>>;
 
 #[derive(Clone)]
 struct Connection {
@@ -54,7 +57,7 @@ impl HttpLink {
         Self { token, connections: Mutex::default() }
     }
 
-    /// A connection that is open as far as this process knows, and a place on it.
+    /// A connection that is open as far as this process knows, and a place among the batches on it.
     async fn place(&self, address: &str) -> Result<(Connection, OwnedSemaphorePermit), BoxError> {
         let connection = self.connection(address).await?;
         let place = Arc::clone(&connection.places).acquire_owned().await?;
@@ -99,7 +102,7 @@ impl HttpLink {
 #[async_trait]
 impl Link for HttpLink {
     async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
-        static REFUSED: Throttle = Throttle::new(Duration::from_secs(60));
+        static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let not_sent = |error: BoxError| LinkError::NotSent(error);
         let mut request = Request::post(format!("http://{address}{PATH}"))
             .header(header::CONTENT_TYPE, "application/json");

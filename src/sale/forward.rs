@@ -90,7 +90,7 @@ impl Forwarding {
         if self.asks.subscribe().wait_for(|asks| *asks).await.is_ok() {
             lock.ask_for_turn();
         }
-        pending().await
+        pending::<()>().await;
     }
 
     /// Since when orders wait for a turn, or for a holder that takes them: else now.
@@ -120,7 +120,7 @@ impl Forwarding {
                 match rests {
                     None if !is_silent => {
                         state.stuck_since = None;
-                        self.asks.send_if_modified(|asks| std::mem::take(asks));
+                        self.asks.send_if_modified(std::mem::take);
                         let place = Arc::clone(&self.places).try_acquire_owned();
                         return place.map(|place| (remote, place)).map_err(|_| None);
                     }

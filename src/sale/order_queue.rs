@@ -390,7 +390,8 @@ impl OrderQueue {
                 return true;
             }
             let key = first.order.key();
-            !(in_flight.contains(&key) && IN_FLIGHT.is_on()) && !held_back.contains(&key)
+            let is_in_flight = in_flight.contains(&key) && IN_FLIGHT.is_on();
+            !is_in_flight && !held_back.contains(&key)
         };
         while batch.len() < most {
             let first_goes = lines.taken_first < SHARE - 1;
