@@ -206,7 +206,7 @@ mod tests {
             instance: "8080",
             watermark: Watermark::default(),
             orders: vec![any_order()],
-            patience: Duration::from_secs(60),
+            patience: Duration::from_mins(1),
         };
         peers.send(batch, pending()).await.map(drop)
     }

@@ -595,7 +595,8 @@ mod tests {
             assert!(world.send().await.is_ok(), "the answer set it right");
         }
 
-        let mut slow = World::new(vec![ready()], FRAME_LIFE - Duration::from_millis(1), 9);
+        let mut slow =
+            World::new(vec![ready()], FRAME_LIFE.saturating_sub(Duration::from_millis(1)), 9);
         for _ in 0..3 {
             tokio::time::advance(Duration::from_millis(9)).await;
             slow.sender.note("holder:1", |known| {
