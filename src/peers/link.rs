@@ -16,9 +16,10 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::{Link, LinkError, MAX_ADDRESSES, MAX_BYTES, Pieces};
+use super::{Link, LinkError, MAX_BYTES, MAX_PEERS, MAX_STREAMS, Pieces, Text};
 use crate::error_chain::ErrorChain;
 use crate::process::spawn;
 use crate::sale::BoxError;
@@ -28,7 +29,7 @@ use crate::throttle::Throttle;
 /// Where batches go.
 pub(super) const PATH: &str = "/v1/batches";
 
-/// The time to connect.
+/// The time to connect, and to get a place among the batches that are on their way.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// How long a connection may give no sign while a request is under way.
@@ -37,13 +38,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Connections to peers, each opened when it is first used.
 pub struct HttpLink {
     token: Option<SecretSource>,
-    connections: Mutex<HashMap<Box<str>, Arc<Place>>>,
+    connections: Mutex<HashMap<Box<str>, Arc<Opened>>>,
 }
 
 /// A connection, once one was opened. It is locked while another one is opened.
-type Place = tokio::sync::Mutex<Option<Sender>>;
+type Opened = tokio::sync::Mutex<Option<Connection>>;
 
-type Sender = SendRequest<Full<Bytes>>;
+#[derive(Clone)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// One for each batch on its way.
+    places: Arc<Semaphore>,
+}
 
 impl HttpLink {
     /// Shows this token at each door.
@@ -51,20 +57,26 @@ impl HttpLink {
         Self { token, connections: Mutex::default() }
     }
 
-    /// A connection that is open as far as this process knows.
-    async fn connection(&self, address: &str) -> Result<Sender, BoxError> {
+    /// A connection that is open as far as this process knows, and a place among the batches on it.
+    async fn place(&self, address: &str) -> Result<(Connection, OwnedSemaphorePermit), BoxError> {
+        let connection = self.connection(address).await?;
+        let place = Arc::clone(&connection.places).acquire_owned().await?;
+        Ok((connection, place))
+    }
+
+    async fn connection(&self, address: &str) -> Result<Connection, BoxError> {
         let place = {
             let mut connections = self.connections.lock();
-            if connections.len() >= MAX_ADDRESSES && !connections.contains_key(address) {
+            if connections.len() >= MAX_PEERS && !connections.contains_key(address) {
                 connections.clear();
             }
             Arc::clone(connections.entry(address.into()).or_default())
         };
         let mut place = place.lock().await;
-        if let Some(open) = place.as_ref().filter(|sender| !sender.is_closed()) {
+        if let Some(open) = place.as_ref().filter(|open| !open.sender.is_closed()) {
             return Ok(open.clone());
         }
-        let stream = timeout(CONNECT, TcpStream::connect(address)).await??;
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let window = u32::try_from(MAX_BYTES).unwrap_or(u32::MAX);
         let handshake = http2::Builder::new(TokioExecutor::new())
@@ -74,21 +86,22 @@ impl HttpLink {
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .handshake(TokioIo::new(stream));
-        let (sender, connection) = timeout(CONNECT, handshake).await??;
+        let (sender, task) = handshake.await?;
         let peer = address.to_owned();
         spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = task.await {
                 tracing::debug!(peer, error = %ErrorChain(&error), "a connection to a peer ended");
             }
         });
-        *place = Some(sender.clone());
-        Ok(sender)
+        let connection = Connection { sender, places: Arc::new(Semaphore::new(MAX_STREAMS)) };
+        *place = Some(connection.clone());
+        Ok(connection)
     }
 }
 
 #[async_trait]
 impl Link for HttpLink {
-    async fn send(&self, address: &str, frame: Vec<u8>) -> Result<Pieces, LinkError> {
+    async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
         static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let not_sent = |error: BoxError| LinkError::NotSent(error);
         let mut request = Request::post(format!("http://{address}{PATH}"))
@@ -97,9 +110,10 @@ impl Link for HttpLink {
             let token = token.read().map_err(|error| not_sent(error.into()))?;
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
         }
-        let request = request.body(Full::from(frame)).map_err(|error| not_sent(error.into()))?;
-        let mut sender = self.connection(address).await.map_err(not_sent)?;
-        let answer = sender.try_send_request(request).await.map_err(|mut failed| {
+        let place = timeout(CONNECT, self.place(address)).await;
+        let (mut connection, place) = place.map_err(BoxError::from).flatten().map_err(not_sent)?;
+        let request = request.body(Full::from(frame())).map_err(|error| not_sent(error.into()))?;
+        let answer = connection.sender.try_send_request(request).await.map_err(|mut failed| {
             // the request comes back if nothing of it was written
             let is_unsent = failed.take_message().is_some();
             let error = failed.into_error().into();
@@ -107,8 +121,11 @@ impl Link for HttpLink {
         })?;
         let status = answer.status();
         if status == StatusCode::OK {
-            let pieces = BodyDataStream::new(answer.into_body());
-            return Ok(pieces.map(|piece| piece.map_err(BoxError::from)).boxed());
+            let pieces = BodyDataStream::new(answer.into_body()).map(move |piece| {
+                let _until_its_end = &place;
+                piece.map_err(BoxError::from)
+            });
+            return Ok(pieces.boxed());
         }
         if status == StatusCode::UNAUTHORIZED
             && let Some(suppressed) = REFUSED.pass()
@@ -122,5 +139,59 @@ impl Link for HttpLink {
         let error = format!("the peer answered {status}").into();
         // a door says so before it looks at the frame; who else answers may have passed it on
         Err(if status.is_client_error() { not_sent(error) } else { LinkError::NoAnswer(error) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use fenced_lock::{ClusterId, Token};
+    use futures_util::future::join_all;
+    use tokio::net::TcpSocket;
+
+    use super::super::wire::{Tenure, Watermark};
+    use super::super::{Outgoing, Peers, SILENT_RESTS, SendError};
+    use super::*;
+    use crate::inventory::Item;
+
+    /// Goal: what waits for a connection is not sent, however many wait and however the wait ends, and the address rests once.
+    /// Method: a port whose system takes no more connections.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_a_connection_is_not_sent() {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let listener = socket.listen(1).expect("a listener");
+        let address = listener.local_addr().expect("its address");
+        let filling = (0..9).map(|_| timeout(CONNECT, TcpStream::connect(address)));
+        let _full = join_all(filling).await;
+        let address = address.to_string();
+        let peers = Peers::new("sender:1", Arc::new(HttpLink::new(None)));
+        let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 5) };
+        for over in [None, Some(CONNECT / 2)] {
+            let sends = (0..4).map(|_| {
+                let batch = Outgoing {
+                    address: &address,
+                    tenure: &tenure,
+                    item: &Item::DEFAULT,
+                    instance: "8080",
+                    watermark: Watermark::default(),
+                    orders: Vec::new(),
+                    patience: Duration::from_secs(5),
+                };
+                peers.send(batch, async {
+                    match over {
+                        Some(over) => tokio::time::sleep(over).await,
+                        None => pending().await,
+                    }
+                })
+            });
+            for sent in join_all(sends).await {
+                let is_unsent = matches!(sent, Err(SendError::Link(LinkError::NotSent(_))));
+                assert!(is_unsent, "{over:?}: {sent:?}");
+            }
+        }
+        let rests = peers.rests_until(&address).map(|until| until - tokio::time::Instant::now());
+        assert!(rests.is_none_or(|rests| rests < SILENT_RESTS.0), "{rests:?}");
     }
 }

@@ -8,11 +8,10 @@ mod door;
 mod link;
 pub mod wire;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -25,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::wire::{Clock, Done, Forwarded, Frame, Line, NotDone, Tenure, Watermark};
 use crate::inventory::Item;
 use crate::process::random_id;
-use crate::safeguard::PEER_YOUNG;
+use crate::safeguard::{PEER_ONCE, PEER_YOUNG};
 use crate::sale::BoxError;
 
 pub use door::{Doorkeeper, serve};
@@ -41,28 +40,41 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// refusal before that: what comes later takes nothing.
 pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
 
+/// How old the sign may be by which a sender knows the holder's clock. In so short a time, two clocks drift apart by milliseconds.
+const CLOCK_LIFE: Duration = Duration::from_secs(10);
+
 /// How long an address rests after a failure, and after many.
 const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
 /// The most bytes of a frame, and of an answer.
-const MAX_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
-/// How many addresses are remembered.
-const MAX_ADDRESSES: usize = 256;
+/// How many batches may be on their way from one process to another: two of each item.
+const MAX_STREAMS: usize = 256;
+
+/// How many peers may send orders at the same time, and how many are remembered.
+pub(crate) const MAX_PEERS: usize = 256;
+
+/// How many numbers of frames are remembered of each process, behind the lowest one.
+const NUMBERS: usize = 1024;
 
 /// What carries frames. It sends none twice.
 #[async_trait::async_trait]
 pub trait Link: Send + Sync + 'static {
-    /// Sends a frame to the door at this address. Returns the answer, piece by piece as it comes.
+    /// Sends a frame to the door at this address: takes its text when it can be written at once. Returns the answer, piece by
+    /// piece as it comes.
     ///
     /// # Errors
     /// [`LinkError`] says whether the frame may have arrived. An error in the middle of an answer says nothing of that.
     ///
     /// # Cancel safety
-    /// The frame of a dropped call may arrive. When the answer is dropped, the door learns of it if it can.
-    async fn send(&self, address: &str, frame: Vec<u8>) -> Result<Pieces, LinkError>;
+    /// The frame of a dropped call may arrive once it was taken. When the answer is dropped, the door learns of it if it can.
+    async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError>;
 }
+
+/// Makes the text of a frame.
+pub type Text<'a> = Box<dyn FnOnce() -> Vec<u8> + Send + 'a>;
 
 /// An answer, piece by piece.
 pub type Pieces = BoxStream<'static, Result<Bytes, BoxError>>;
@@ -103,8 +115,52 @@ pub struct Peers {
     address: Arc<str>,
     link: Arc<dyn Link>,
     began_at: Instant,
-    next_number: AtomicU64,
+    sent: Mutex<Numbers>,
     known: Mutex<HashMap<Box<str>, Known>>,
+    /// The processes that have sent frames.
+    senders: Mutex<HashMap<Box<str>, Sender>>,
+}
+
+/// The numbers of this process' frames.
+#[derive(Default)]
+struct Numbers {
+    latest: u64,
+    /// Those of frames that wait for their answers.
+    open: BTreeSet<u64>,
+}
+
+/// The number of a frame that waits for its answer.
+struct Open<'a>(&'a Peers, u64);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.sent.lock().open.remove(&self.1);
+    }
+}
+
+/// A process that has sent frames.
+struct Sender {
+    /// Frames with smaller numbers are refused.
+    lowest: u64,
+    /// Those that came.
+    numbers: BTreeSet<u64>,
+    last_at: Instant,
+}
+
+impl Sender {
+    /// Whether this frame has not come before, for certain, and its sender still waits for it.
+    fn is_new(&mut self, frame: &Frame) -> bool {
+        self.last_at = Instant::now();
+        self.lowest = self.lowest.max(frame.lowest);
+        self.numbers = self.numbers.split_off(&self.lowest);
+        let is_new = frame.number >= self.lowest && self.numbers.insert(frame.number);
+        if self.numbers.len() > NUMBERS
+            && let Some(first) = self.numbers.pop_first()
+        {
+            self.lowest = first.saturating_add(1);
+        }
+        is_new || !PEER_ONCE.is_on()
+    }
 }
 
 impl fmt::Debug for Peers {
@@ -118,14 +174,19 @@ impl fmt::Debug for Peers {
 struct Known {
     /// What the clock there said, and when.
     clock: Option<(Clock, Instant)>,
-    /// How often it failed since its last sign.
+    /// How often it failed since its last sign: batches that were sent before it rested failed with the one that it rests for.
     failures: u32,
     rests_until: Option<Instant>,
 }
 
 impl Known {
-    /// The address rests for a pause that grows. A silence costs buyers far more than a connection that is refused.
-    fn rest(&mut self, is_silent: bool) {
+    /// The address rests for a pause that grows, unless it gave a sign since a batch was sent. A silence costs buyers far more
+    /// than a connection that is refused.
+    fn rest(&mut self, is_silent: bool, sent_at: Instant) {
+        let gave_a_sign = self.clock.as_ref().is_some_and(|(_, at)| *at > sent_at);
+        if gave_a_sign || self.rests_until.is_some_and(|until| sent_at < until) {
+            return;
+        }
         let (first, most) = if is_silent { SILENT_RESTS } else { REFUSED_RESTS };
         let pause = first.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;
@@ -159,8 +220,9 @@ impl Peers {
             address: address.into(),
             link,
             began_at: Instant::now(),
-            next_number: AtomicU64::new(1),
+            sent: Mutex::default(),
             known: Mutex::default(),
+            senders: Mutex::default(),
         }
     }
 
@@ -188,7 +250,7 @@ impl Peers {
         batch: Outgoing<'_>,
         over: impl Future<Output = ()>,
     ) -> Result<Done, SendError> {
-        let address = batch.address;
+        let (address, sent_at) = (batch.address, Instant::now());
         let mut is_over = false;
         let over = async {
             over.await;
@@ -199,7 +261,7 @@ impl Peers {
             && !is_over
         {
             let is_silent = matches!(error, LinkError::NoAnswer(_));
-            self.note(address, |known| known.rest(is_silent));
+            self.note(address, |known| known.rest(is_silent, sent_at));
         }
         sent
     }
@@ -211,25 +273,48 @@ impl Peers {
     ) -> Result<Done, SendError> {
         let Outgoing { address, tenure, item, instance, watermark, orders, patience } = batch;
         let wanted = orders.len();
-        let frame = Frame {
-            sender: self.process.clone(),
-            instance: instance.into(),
-            number: self.next_number.fetch_add(1, Ordering::Relaxed),
-            clock: self.clock_at(address),
-            watermark,
-            ..Frame::new(item, tenure, orders)
+        // once the link has taken the frame
+        let written: Mutex<Option<(Instant, Open<'_>)>> = Mutex::default();
+        let frame = || {
+            let (number, lowest) = self.next_number();
+            *written.lock() = Some((Instant::now(), Open(self, number)));
+            let frame = Frame {
+                sender: self.process.clone(),
+                instance: instance.into(),
+                number,
+                lowest,
+                clock: self.clock_at(address),
+                watermark,
+                ..Frame::new(item, tenure, orders)
+            };
+            frame.write()
         };
-        let (mut heard_at, mut over) = (Instant::now(), pin!(over));
-        let mut store_at = heard_at;
-        let sent = tokio::select! {
-            biased;
-            sent = self.link.send(address, frame.write()) => sent,
-            () = &mut over => return Err(SendError::no_answer("the holder lost the lock")),
-            () = sleep_until(heard_at + SILENCE) => {
-                return Err(SendError::no_answer("the holder gave no sign"));
+        let written_at = || written.lock().as_ref().map(|(at, _)| *at);
+        let silence = async {
+            let mut since = Instant::now();
+            loop {
+                sleep_until(since + SILENCE).await;
+                match written_at() {
+                    Some(at) if at > since => since = at,
+                    _ => return,
+                }
             }
         };
-        let mut pieces = sent.map_err(SendError::Link)?;
+        let mut over = pin!(over);
+        let sent = tokio::select! {
+            biased;
+            sent = self.link.send(address, Box::new(frame)) => sent.map_err(SendError::Link),
+            () = &mut over => Err(SendError::no_answer("the holder lost the lock")),
+            () = silence => Err(SendError::no_answer("the holder gave no sign")),
+        };
+        let mut pieces = sent.map_err(|error| match error {
+            SendError::Link(LinkError::NoAnswer(error)) if written_at().is_none() => {
+                SendError::Link(LinkError::NotSent(error))
+            }
+            error => error,
+        })?;
+        let mut heard_at = written_at().unwrap_or_else(Instant::now);
+        let mut store_at = heard_at;
         let mut text = Vec::new();
         loop {
             let end = text.iter().position(|byte| *byte == b'\n');
@@ -274,12 +359,37 @@ impl Peers {
     fn clock_at(&self, address: &str) -> Option<Clock> {
         let known = self.known.lock();
         let (clock, at) = known.get(address)?.clock.as_ref()?;
-        Some(Clock { of: clock.of.clone(), ms: clock.ms + millis(at.elapsed()) })
+        let ms = clock.ms.saturating_add(millis(at.elapsed()));
+        (at.elapsed() <= CLOCK_LIFE).then(|| Clock { of: clock.of.clone(), ms })
+    }
+
+    /// The number of the next frame, and the lowest one that waits for its answer.
+    fn next_number(&self) -> (u64, u64) {
+        let Numbers { latest, open } = &mut *self.sent.lock();
+        *latest += 1;
+        open.insert(*latest);
+        (*latest, open.first().copied().unwrap_or(*latest))
+    }
+
+    /// Notes a frame that came, whatever becomes of it.
+    fn accept(&self, frame: &Frame) -> Result<(), NotDone> {
+        let mut senders = self.senders.lock();
+        if senders.len() >= MAX_PEERS && !senders.contains_key(&frame.sender) {
+            // a copy of their frames would be too late
+            senders.retain(|_, sender| sender.last_at.elapsed() <= 2 * FRAME_LIFE);
+            if senders.len() >= MAX_PEERS {
+                return Err(NotDone::TooMany);
+            }
+        }
+        let (numbers, last_at) = (BTreeSet::new(), Instant::now());
+        let sender = Sender { lowest: 0, numbers, last_at };
+        let sender = senders.entry(frame.sender.clone()).or_insert(sender);
+        if sender.is_new(frame) { Ok(()) } else { Err(NotDone::Repeated) }
     }
 
     fn note(&self, address: &str, note: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock();
-        if known.len() >= MAX_ADDRESSES && !known.contains_key(address) {
+        if known.len() >= MAX_PEERS && !known.contains_key(address) {
             known.clear();
         }
         note(known.entry(address.into()).or_default());
@@ -289,12 +399,14 @@ impl Peers {
         Clock { of: self.process.clone(), ms: millis(self.began_at.elapsed()) }
     }
 
-    /// Whether a frame may be older than it may get. The time that the sender knows is at most as late as the true one, so a
-    /// frame is never younger than it says.
+    /// Whether a frame may be older than it may get. Its sender learned the time from an answer on its way, and counted from there:
+    /// so a frame is not younger than it says, unless this process' clock stood still. It stands no longer than [`CLOCK_LIFE`]
+    /// before a frame is found to be ahead, or to say nothing.
     fn is_late(&self, clock: Option<&Clock>) -> bool {
         let now = self.clock();
-        let is_late = |clock: &Clock| clock.of != now.of || clock.ms + millis(FRAME_LIFE) < now.ms;
-        clock.is_none_or(is_late) && PEER_YOUNG.is_on()
+        let from = now.ms.saturating_sub(millis(FRAME_LIFE));
+        let is_young = |clock: &Clock| clock.of == now.of && (from..=now.ms).contains(&clock.ms);
+        !clock.is_some_and(is_young) && PEER_YOUNG.is_on()
     }
 }
 
@@ -333,6 +445,7 @@ impl Door {
     pub fn answer(&self, frame: &[u8]) -> BoxStream<'static, Vec<u8>> {
         let peers = Arc::clone(&self.peers);
         let frame = Frame::read(frame).and_then(|frame| {
+            peers.accept(&frame)?;
             let is_late = peers.is_late(frame.clock.as_ref());
             if is_late { Err(NotDone::TooLate) } else { self.receiver.receive(frame) }
         });
@@ -368,9 +481,8 @@ mod tests {
     use futures_util::future::pending;
     use tokio::sync::mpsc;
 
-    use super::wire::Fate;
+    use super::wire::{Fate, any_order};
     use super::*;
-    use crate::inventory::{Order, OrderId, Quantity, User};
 
     /// A holder that answers with what the test gives it.
     struct Holder {
@@ -398,7 +510,8 @@ mod tests {
 
     #[async_trait::async_trait]
     impl Link for Direct {
-        async fn send(&self, _address: &str, frame: Vec<u8>) -> Result<Pieces, LinkError> {
+        async fn send(&self, _address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
+            let frame = frame();
             tokio::time::sleep(self.takes).await;
             let lines = self.door.answer(&frame).map(Bytes::from).map(Ok);
             Ok(lines.take(self.lines).chain(futures_util::stream::pending()).boxed())
@@ -410,39 +523,35 @@ mod tests {
         Done { fates, watermark: Watermark::default() }
     }
 
+    struct Nowhere;
+
+    #[async_trait::async_trait]
+    impl Link for Nowhere {
+        async fn send(&self, _: &str, _: Text<'_>) -> Result<Pieces, LinkError> {
+            Err(LinkError::NotSent("nowhere".into()))
+        }
+    }
+
     struct World {
         sender: Peers,
+        holder: Arc<Peers>,
         numbers: mpsc::UnboundedReceiver<u64>,
         began_at: Instant,
     }
 
     impl World {
         fn new(done: Vec<BoxFuture<'static, Done>>, takes: Duration, lines: usize) -> Self {
-            struct Nowhere;
-            #[async_trait::async_trait]
-            impl Link for Nowhere {
-                async fn send(&self, _: &str, _: Vec<u8>) -> Result<Pieces, LinkError> {
-                    Err(LinkError::NotSent("nowhere".into()))
-                }
-            }
             let (sent, numbers) = mpsc::unbounded_channel();
             let began_at = Instant::now();
             let receiver =
                 Holder { done: Mutex::new(done), numbers: sent, store_answered_at: began_at };
             let peers = Arc::new(Peers::new("holder:1", Arc::new(Nowhere)));
-            let door = Door { peers, receiver: Arc::new(receiver) };
+            let door = Door { peers: Arc::clone(&peers), receiver: Arc::new(receiver) };
             let sender = Peers::new("sender:1", Arc::new(Direct { door, takes, lines }));
-            Self { sender, numbers, began_at }
+            Self { sender, holder: peers, numbers, began_at }
         }
 
         async fn send(&self) -> Result<Done, SendError> {
-            let order = Order {
-                id: OrderId::new("a").expect("an id"),
-                item: Item::DEFAULT,
-                quantity: Quantity::ONE,
-                user: User::default(),
-                action: crate::inventory::Action::Reserve,
-            };
             let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 5) };
             let batch = Outgoing {
                 address: "holder:1",
@@ -450,7 +559,7 @@ mod tests {
                 item: &Item::DEFAULT,
                 instance: "8080",
                 watermark: Watermark::default(),
-                orders: vec![Forwarded::new(&order, 1, None)],
+                orders: vec![any_order()],
                 patience: Duration::from_secs(5),
             };
             self.sender.send(batch, pending()).await
@@ -466,11 +575,28 @@ mod tests {
         let first = world.send().await;
         assert!(matches!(first, Err(SendError::NotDone(NotDone::TooLate))), "{first:?}");
         assert_eq!(world.send().await.expect("it is young"), done());
-        tokio::time::advance(Duration::from_secs(3600)).await;
+        tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(world.send().await.expect("the time that has passed counts"), done());
         assert_eq!((world.numbers.try_recv(), world.numbers.try_recv()), (Ok(2), Ok(3)));
 
-        let mut slow = World::new(vec![ready()], FRAME_LIFE - Duration::from_millis(1), 9);
+        // a clock that is old, or ahead of the holder's, which stood still
+        for (passes, ahead) in [(11, 0), (0, 1), (0, u64::MAX)] {
+            let world = World::new(vec![ready(), ready()], Duration::ZERO, 9);
+            assert!(world.send().await.is_err());
+            assert!(world.send().await.is_ok());
+            tokio::time::advance(Duration::from_secs(passes)).await;
+            world.sender.note("holder:1", |known| {
+                let (clock, _) = known.clock.as_mut().expect("an answer came");
+                clock.ms = clock.ms.saturating_add(ahead);
+            });
+            let first = world.send().await;
+            let case = format!("{passes} s, {ahead} ms ahead: {first:?}");
+            assert!(matches!(first, Err(SendError::NotDone(NotDone::TooLate))), "{case}");
+            assert!(world.send().await.is_ok(), "the answer set it right");
+        }
+
+        let mut slow =
+            World::new(vec![ready()], FRAME_LIFE.saturating_sub(Duration::from_millis(1)), 9);
         for _ in 0..3 {
             tokio::time::advance(Duration::from_millis(9)).await;
             slow.sender.note("holder:1", |known| {
@@ -505,6 +631,86 @@ mod tests {
             let waited = asked_at.elapsed().as_secs();
             assert!(seconds.contains(&waited), "{lines} lines: {waited} s");
             assert!(world.began_at <= asked_at);
+        }
+    }
+
+    /// Goal: a holder takes each frame once, and none after its sender has had an answer to it, or has given it up; whatever it
+    /// answered to it.
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_is_taken_once() {
+        const LATEST: u64 = 10 + NUMBERS as u64;
+        let ready = || async { done() }.boxed();
+        let (sent, _numbers) = mpsc::unbounded_channel();
+        let done = (0..NUMBERS + 5).map(|_| ready()).collect();
+        let receiver =
+            Holder { done: Mutex::new(done), numbers: sent, store_answered_at: Instant::now() };
+        let peers = Arc::new(Peers::new("holder:1", Arc::new(Nowhere)));
+        let door = Door { peers, receiver: Arc::new(receiver) };
+        let answer = async |sender: &str, number, lowest, is_late| {
+            let mut clock = door.peers.clock();
+            clock.ms += u64::from(is_late);
+            let (sender, clock) = (sender.into(), Some(clock));
+            let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 5) };
+            let frame = Frame::new(&Item::DEFAULT, &tenure, vec![any_order()]);
+            let frame = Frame { sender, number, lowest, clock, ..frame };
+            let lines: Vec<_> = door.answer(&frame.write()).collect().await;
+            serde_json::from_slice::<Line>(&lines[0]).expect("a line").not_done
+        };
+        let again = Some(NotDone::Repeated);
+        for (number, lowest, answered) in [
+            (8, 7, None),
+            (8, 7, again),
+            (7, 7, None),
+            (9, 8, None),
+            (7, 7, again),
+            (12, 12, None),
+            (10, 10, again),
+        ] {
+            assert_eq!(answer("a", number, lowest, false).await, answered, "{number}");
+        }
+        // refused, and in time later
+        assert_eq!(answer("b", 1, 0, true).await, Some(NotDone::TooLate));
+        tokio::time::advance(Duration::from_millis(5)).await;
+        assert_eq!(answer("b", 1, 0, false).await, again);
+        // more than it remembers
+        for number in 10..=LATEST {
+            assert_eq!(answer("c", number, 0, false).await, None);
+        }
+        for number in [1, 10, 10, 11, LATEST, 11, LATEST - 1] {
+            assert_eq!(answer("c", number, 0, false).await, again, "{number}");
+        }
+        for sender in 3..MAX_PEERS {
+            assert_eq!(answer(&sender.to_string(), 1, 0, false).await, Some(NotDone::NotTheHolder));
+        }
+        assert_eq!(answer("more", 1, 0, false).await, Some(NotDone::TooMany));
+        tokio::time::advance(3 * FRAME_LIFE).await;
+        let of_one_that_it_forgot = answer("more", 1, 0, false).await;
+        assert_eq!(of_one_that_it_forgot, Some(NotDone::NotTheHolder), "a copy would be too late");
+    }
+
+    /// Goal: one incident rests an address once, however many batches it concerns, and a store that does not answer its holder
+    /// rests it not at all: the holder gives signs.
+    #[tokio::test(start_paused = true)]
+    async fn one_incident_rests_an_address_once() {
+        for (lines, rests) in [(usize::MAX, None), (0, Some(SILENT_RESTS.0))] {
+            let pending = (0..30).map(|_| pending().boxed()).collect();
+            let world = World::new(pending, Duration::ZERO, lines);
+            for times in [1, 2] {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                world.sender.note("holder:1", |known| {
+                    known.clock = Some((world.holder.clock(), Instant::now()));
+                });
+                let sends = (0..10).map(async |number| {
+                    tokio::time::sleep(Duration::from_millis(9 * number)).await;
+                    world.send().await
+                });
+                let sent = futures_util::future::join_all(sends).await;
+                assert!(sent.iter().all(Result::is_err), "{sent:?}");
+                let until = world.sender.rests_until("holder:1");
+                let rest = until.map(|until| until - Instant::now() + 9 * Duration::from_millis(9));
+                assert_eq!(rest, rests.map(|rests| times * rests), "{lines} lines");
+                tokio::time::advance(Duration::from_millis(200)).await;
+            }
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Frame {
     pub instance: Arc<str>,
     /// No two frames of a sender have the same, and later ones have larger ones.
     pub number: u64,
+    /// The sender still waits for an answer to this one, and for none to earlier ones: these are not carried out any more.
+    pub lowest: u64,
     /// The latest time of the holder that the sender knows, and what has passed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
@@ -156,6 +158,7 @@ impl Frame {
             sender: "".into(),
             instance: "".into(),
             number: 0,
+            lowest: 0,
             clock: None,
             watermark: Watermark::default(),
             orders,
@@ -335,4 +338,18 @@ fn read_any_token<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Token>, D::
 
 fn read_item<'a, D: Deserializer<'a>>(from: D) -> Result<Item, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+/// Some order, as it is sent.
+#[cfg(test)]
+pub(super) fn any_order() -> Forwarded {
+    let id = "a".to_owned();
+    Forwarded {
+        id,
+        quantity: 1,
+        user: String::new(),
+        asks: Asks::Reserve,
+        request: 1,
+        sent_under: None,
+    }
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{Guard, Token};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::forward::Remote;
 use super::lock::STORE_PAUSE;
+use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
@@ -100,6 +101,8 @@ pub(super) struct Bound {
     pub(super) instance: Arc<str>,
     /// The token of its first attempt elsewhere that was not answered.
     pub(super) sent_under: Option<Token>,
+    /// Among the batches of the peer, until all orders of its batch are gone.
+    pub(super) _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl WaitingOrder {
@@ -194,8 +197,8 @@ pub(super) enum To<'a> {
         hold: Guard,
         /// When the tenure ends if another instance waits for the lock.
         ends_at: Instant,
-        /// Whether peers have orders that they would run if this instance gave the lock up.
-        has_peers: bool,
+        /// Shows whether peers have orders that they would run if this instance gave the lock up.
+        queue: &'a OrderQueue,
     },
     /// To the instance that holds the lock.
     Holder(&'a Remote),
@@ -250,7 +253,8 @@ impl<'a> Batch<'a> {
         let deadline = began_at + options.wait_timeout;
         let may_repeat = |error: &Arc<InventoryError>| {
             if !is_stale(error) {
-                tracing::warn!(orders = self.orders.len(), ?error, "the store did not reduce");
+                let whose = if matches!(self.to, To::Store { .. }) { "store" } else { "holder" };
+                tracing::warn!(orders = self.orders.len(), ?error, "the {whose} did not reduce");
                 // the next orders read the stock first, and soon notice that the store does not answer
                 stock_reads.forget(self.item());
             }
@@ -364,7 +368,7 @@ impl<'a> Batch<'a> {
     /// Whether others would use the lock. A peer that stands by for it does not ask for a turn, but it may reach a store that
     /// this instance does not.
     fn others_wait(&self) -> bool {
-        matches!(&self.to, To::Store { hold, has_peers, .. } if *has_peers || hold.is_contended())
+        matches!(&self.to, To::Store { hold, queue, .. } if queue.has_peers() || hold.is_contended())
     }
 
     /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.

@@ -28,11 +28,15 @@ use super::hold_policy::HoldPolicy;
 use super::lock::{LOCK_PAUSE, is_refused, unavailable};
 use super::order_queue::OrderQueue;
 use super::{EtcdLock, SaleContext, SaleError};
+use crate::peers::FRAME_LIFE;
 use crate::peers::wire::Tenure;
 use crate::process::spawn;
 
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+// what is known of silent holders ends with the queue: no frame that was lost may come after that
+const _: () = assert!(IDLE_TIMEOUT.as_millis() > 2 * FRAME_LIFE.as_millis());
 
 /// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -110,7 +114,7 @@ impl Combiner {
         let Some(mut holder) = watched else { return pending().await };
         loop {
             let has_orders = queue.len() > 0;
-            let look_at = match forwarding.remote(lock, &mut holder, has_orders) {
+            let look_at = match forwarding.remote(lock.cluster(), &mut holder, has_orders) {
                 Ok((remote, place)) => {
                     let orders = queue.take(lock.context.options.batch_size, &remote.tenure);
                     if !orders.is_empty() {
@@ -159,7 +163,9 @@ impl Combiner {
             None => pending().await,
         };
         loop {
-            let tenure = metrics.granted(asked_at, guard.token().revision());
+            // a claim that stands by waits for nothing
+            let waits_since = forwarding.as_ref().map_or(asked_at, |it| it.waits_since());
+            let tenure = metrics.granted(waits_since, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
             let named = Tenure { key: guard.key().into(), token: guard.token() };
             let sold = self.sell(&guard, &Arc::new(named), policy, &tenure.span).await;
@@ -228,8 +234,7 @@ impl Combiner {
                 let orders = queue.take(options.batch_size, named);
                 if !orders.is_empty() {
                     policy.sends(orders.len());
-                    let (ends_at, has_peers) = (policy.ends_at(), queue.has_peers());
-                    let to = To::Store { hold, ends_at, has_peers };
+                    let to = To::Store { hold, ends_at: policy.ends_at(), queue };
                     batches.push(Batch { lock, to, orders }.run(tenure));
                     continue;
                 }

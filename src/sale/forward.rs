@@ -8,7 +8,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Mutex as Lock, ObservedClaim, Token};
+use fenced_lock::{ClusterId, Mutex as Lock, ObservedClaim, Token};
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -19,7 +19,7 @@ use super::{EtcdLock, SaleContext};
 use crate::backoff::Backoff;
 use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
-use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure};
+use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
 use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
 
@@ -42,13 +42,27 @@ pub(super) struct Forwarding {
 
 #[derive(Default)]
 struct State {
-    /// Nothing more goes to the holder under this token, who gave no answer. A later attempt could overtake a lost one.
+    /// Nothing more goes to a holder under this token or an earlier one: no answer came. A later attempt could overtake a lost one.
     silent: Option<Token>,
     /// Until when nothing goes to the holder under this token, who did not carry out what was sent.
     rests: Option<(Token, Instant)>,
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
     stuck_since: Option<Instant>,
+    /// The label of the latest holder without an address behind whom this instance asked for a turn.
+    takes_turns: Option<Arc<str>>,
+}
+
+impl State {
+    fn silence(&mut self, token: Token) {
+        if !self.is_silent(token) {
+            self.silent = Some(token);
+        }
+    }
+
+    fn is_silent(&self, token: Token) -> bool {
+        self.silent.is_some_and(|silent| token <= silent)
+    }
 }
 
 /// A holder that takes orders.
@@ -79,6 +93,11 @@ impl Forwarding {
         pending::<()>().await;
     }
 
+    /// Since when orders wait for a turn, or for a holder that takes them: else now.
+    pub(super) fn waits_since(&self) -> Instant {
+        self.state.lock().stuck_since.unwrap_or_else(Instant::now)
+    }
+
     /// This instance has the lock: the claims that it makes next ask for nothing yet.
     pub(super) fn granted(&self) {
         self.state.lock().stuck_since = None;
@@ -88,15 +107,15 @@ impl Forwarding {
     /// The holder, and a place for a batch to it; or when to look again.
     pub(super) fn remote(
         self: &Arc<Self>,
-        lock: &EtcdLock,
+        cluster: Option<ClusterId>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
         has_orders: bool,
     ) -> Result<(Remote, OwnedSemaphorePermit), Option<Instant>> {
-        let found = self.reachable(lock, holder);
+        let found = self.reachable(cluster, holder);
         let mut state = self.state.lock();
         let again_at = match found {
             Ok(remote) => {
-                let is_silent = state.silent == Some(remote.tenure.token) && PEER_SILENCE.is_on();
+                let is_silent = state.is_silent(remote.tenure.token) && PEER_SILENCE.is_on();
                 let rests = state.rests.filter(|(token, _)| *token == remote.tenure.token);
                 match rests {
                     None if !is_silent => {
@@ -118,8 +137,16 @@ impl Forwarding {
             state.stuck_since = None;
             return Err(None);
         }
-        let ask_at = *state.stuck_since.get_or_insert_with(Instant::now) + ASK_AFTER;
+        let stuck_since = *state.stuck_since.get_or_insert_with(Instant::now);
+        let alone = holder
+            .borrow()
+            .as_ref()
+            .filter(|claim| claim.note.is_none())
+            .and_then(|claim| claim.label.clone());
+        let is_known = alone.is_some() && alone == state.takes_turns;
+        let ask_at = if is_known { stuck_since } else { stuck_since + ASK_AFTER };
         if ask_at <= Instant::now() {
+            state.takes_turns = alone;
             self.asks.send_if_modified(|asks| !std::mem::replace(asks, true));
             return Err(again_at);
         }
@@ -129,12 +156,12 @@ impl Forwarding {
     /// The holder, if its address is known and does not rest; else when that ends.
     fn reachable(
         self: &Arc<Self>,
-        lock: &EtcdLock,
+        cluster: Option<ClusterId>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
     ) -> Result<Remote, Option<Instant>> {
         let claim = holder.borrow_and_update().clone().ok_or(None)?;
         let address = claim.note.ok_or(None)?;
-        let cluster = lock.cluster().ok_or(None)?;
+        let cluster = cluster.ok_or(None)?;
         if address == *self.peers.address() {
             return Err(None);
         }
@@ -168,7 +195,7 @@ impl Remote {
         };
         let _on_its_way = metrics.forwards();
         let sent = self.forwarding.peers.send(batch, self.over()).await;
-        let answered = self.read(sent, lock, orders);
+        let answered = self.read(sent, orders, |watermark| inventory.learn(item, watermark));
         let mut fates = [0; 3];
         match &answered {
             Ok(answered) => answered.iter().for_each(|answer| match answer {
@@ -186,8 +213,8 @@ impl Remote {
     fn read(
         &self,
         sent: Result<Done, SendError>,
-        lock: &EtcdLock,
         orders: &[WaitingOrder],
+        learn: impl FnOnce(Watermark),
     ) -> Result<Answered, InventoryError> {
         let token = self.tenure.token;
         let Done { fates, watermark } = match sent {
@@ -203,14 +230,14 @@ impl Remote {
                 return Err(InventoryError::Unreachable { source });
             }
             Err(SendError::Link(LinkError::NoAnswer(error))) => {
-                self.forwarding.state.lock().silent = Some(token);
+                self.forwarding.state.lock().silence(token);
                 let source = io_error("the holder of the lock did not answer", &*error);
                 return Err(InventoryError::Unanswered { source });
             }
         };
         // before a buyer has an answer that only the holder remembers
         if PEER_WATERMARK.is_on() {
-            lock.context.inventory.learn(&orders[0].order.item, watermark);
+            learn(watermark);
         }
         let unread = || io_error("the answer of the holder cannot be read", &std::fmt::Error);
         let answer = |(fate, waiting): (Fate, &WaitingOrder)| {
@@ -230,6 +257,10 @@ impl Remote {
             })
         };
         let answered: Answered = fates.into_iter().zip(orders).map(answer).collect();
+        // these orders wait for another token
+        if answered.iter().any(|answer| matches!(answer, Err(Missing::Unknown(_)))) {
+            self.forwarding.state.lock().silence(token);
+        }
         let is_done = |answer: &Result<_, _>| !matches!(answer, Err(Missing::NotDone));
         if answered.iter().all(is_done) {
             self.forwarding.state.lock().pauses = Backoff::default();
@@ -278,7 +309,7 @@ impl Receiver for EtcdLock {
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
         inventory.learn(&frame.item, frame.watermark.clone());
-        let (answers, place) = queue.receive(&frame, orders.clone())?;
+        let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
             let mut fates = Vec::with_capacity(answers.len());
@@ -294,11 +325,141 @@ impl Receiver for EtcdLock {
                 fates.push(fate);
             }
             context.metrics.received.add(counts);
-            drop(place);
             Done { fates, watermark: context.inventory.watermark(&item) }
         };
         let began_at = Instant::now();
         let store_answered_at = Box::new(move || queue.store_answered_at().unwrap_or(began_at));
         Ok(Received { done: Box::pin(done), store_answered_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fenced_lock::Claim;
+
+    use super::super::order_queue::OrderQueue;
+    use super::*;
+    use crate::inventory::{Action, Item, OrderId, Quantity, User};
+    use crate::peers::HttpLink;
+
+    /// What an instance with peers sees.
+    struct Sees {
+        forwarding: Arc<Forwarding>,
+        shown: watch::Sender<Option<ObservedClaim>>,
+    }
+
+    impl Sees {
+        fn new() -> Self {
+            let peers = Arc::new(Peers::new("here:1", Arc::new(HttpLink::new(None))));
+            Self { forwarding: Forwarding::new(&peers), shown: watch::Sender::new(None) }
+        }
+
+        /// A holder under this token, with orders that wait.
+        fn holder(
+            &self,
+            revision: i64,
+            label: &str,
+            address: Option<&str>,
+        ) -> Result<Remote, Option<Instant>> {
+            let mut claim = Claim::new("lock", 1, revision.unsigned_abs());
+            claim.label = label.into();
+            claim.standby = address.map(Into::into);
+            let claim = ObservedClaim::of(&claim, revision);
+            self.shown.send_replace(Some(claim));
+            let mut holder = self.shown.subscribe();
+            self.forwarding.remote(Some(ClusterId(1)), &mut holder, true).map(|(remote, _)| remote)
+        }
+
+        fn peer(&self, revision: i64) -> Option<Remote> {
+            self.holder(revision, "there", Some("there:1")).ok()
+        }
+
+        fn asks(&self) -> bool {
+            *self.forwarding.asks.borrow()
+        }
+    }
+
+    fn waiting() -> Vec<WaitingOrder> {
+        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
+        let order = Order {
+            id: OrderId::new("a").expect("an id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::ONE,
+            user: User::default(),
+            action: Action::Reserve,
+        };
+        let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 1) };
+        let _answer = queue.push(order).expect("room");
+        queue.take(1, &tenure)
+    }
+
+    /// Goal: after one silence under a token, nothing more goes to that token, nor to an earlier one, in whatever order silences
+    /// are noticed.
+    #[tokio::test(start_paused = true)]
+    async fn nothing_goes_to_a_token_that_was_silent() {
+        for order in [[1, 2], [2, 1]] {
+            let sees = Sees::new();
+            let silent = |revision: &i64| sees.peer(*revision).expect("it was not silent");
+            let remotes: Vec<_> = [1, 2].iter().map(silent).collect();
+            for revision in order {
+                let lost = Err(SendError::Link(LinkError::NoAnswer("lost".into())));
+                assert!(remotes[revision - 1].read(lost, &waiting(), drop).is_err());
+            }
+            let goes: Vec<_> = [1, 2, 3].map(|revision| sees.peer(revision).is_some()).into();
+            assert_eq!(goes, [false, false, true], "silences in the order {order:?}");
+        }
+    }
+
+    /// Goal: where the holder does not say what became of an order, or says it in words that this version does not know, the order
+    /// needs a larger token, and this instance asks for one. It learns what the holder's store acknowledged in any case.
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_fate_is_a_silence() {
+        let orders = &waiting();
+        let sold_out = Outcome::SoldOut { remaining: 0 }.answer(&orders[0].order);
+        for (fate, means) in [
+            (Fate::Final(sold_out.into()), "final, goes on"),
+            (Fate::Final("of-a-later-version".into()), "unknown, asks"),
+            (Fate::Unknown, "unknown, asks"),
+            (Fate::NotDone("stopping".into()), "not done, goes on"),
+        ] {
+            let sees = Sees::new();
+            let remote = sees.peer(1).expect("a holder");
+            let case = format!("{fate:?}");
+            let mut learned = None;
+            let done = Done { fates: vec![fate], watermark: Watermark::default() };
+            let answered = remote.read(Ok(done), orders, |watermark| learned = Some(watermark));
+            let fate = match answered.expect("an answer").remove(0) {
+                Ok(_) => "final",
+                Err(Missing::NotDone) => "not done",
+                Err(Missing::Unknown(_)) => "unknown",
+                Err(Missing::Refused(_)) => "refused",
+            };
+            for _ in 0..9 {
+                let _ = sees.peer(1);
+                tokio::time::advance(ASK_AFTER).await;
+            }
+            let next = if sees.asks() { "asks" } else { "goes on" };
+            assert_eq!(format!("{fate}, {next}"), means, "{case}");
+            assert_eq!(learned, Some(Watermark::default()));
+        }
+    }
+
+    /// Goal: orders wait for a while for a holder that takes them; behind an instance that took none in its last tenure either,
+    /// this one asks for a turn at once.
+    #[tokio::test(start_paused = true)]
+    async fn it_asks_at_once_behind_who_takes_turns() {
+        let sees = Sees::new();
+        let mut asks = Vec::new();
+        for (revision, label) in (1..).zip(["old", "old", "start", "old"]) {
+            sees.forwarding.granted();
+            let _ = sees.holder(revision, label, None);
+            asks.push(sees.asks());
+            if label == "old" {
+                tokio::time::advance(ASK_AFTER).await;
+                let _ = sees.holder(revision, label, None);
+                assert!(sees.asks());
+            }
+        }
+        assert_eq!(asks, [false, true, false, true]);
     }
 }

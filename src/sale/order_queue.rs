@@ -1,23 +1,23 @@
 //! Orders that wait for the lock.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::Span;
 
 use super::SaleError;
 use super::batch::{Answer, BATCHES_IN_FLIGHT, Bound, Fate, Sent, WaitingOrder};
 use crate::inventory::{Action, Item, Order};
-use crate::peers::FRAME_LIFE;
+use crate::peers::MAX_PEERS;
 use crate::peers::wire::{Forwarded, Frame, NotDone, Tenure};
 use crate::process::random_id;
-use crate::safeguard::{IN_FLIGHT, PEER_IN_ORDER, PEER_ONCE, PEER_TENURE, PUT_BACK_IN_ORDER};
+use crate::safeguard::{IN_FLIGHT, PEER_IN_ORDER, PEER_TENURE, PUT_BACK_IN_ORDER};
 
 /// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
 /// delays other instances.
@@ -26,12 +26,6 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// One part in so many of the queue, and of what is taken, is kept for confirmations and cancellations, and one for other orders:
 /// neither kind can shut the other one out.
 const SHARE: usize = 5;
-
-/// How many peers may send orders in one tenure, at the same time.
-const MAX_PEERS: usize = 64;
-
-/// How many numbers of frames are remembered of each peer.
-const NUMBERS: usize = 256;
 
 /// The orders.
 struct Lines {
@@ -66,34 +60,18 @@ struct Serving {
 /// A peer.
 struct Source {
     line: usize,
-    /// One for each batch that may be under way.
+    /// One for each batch that may be under way. Its orders share it.
     places: Arc<Semaphore>,
-    /// The latest numbers of its frames; an earlier one is refused.
-    numbers: BTreeSet<u64>,
-    last_at: Instant,
 }
 
 impl Source {
     fn new(line: usize) -> Self {
-        let places = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
-        Self { line, places, numbers: BTreeSet::new(), last_at: Instant::now() }
+        Self { line, places: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT)) }
     }
 
-    /// Whether a frame of this number has not come before, for certain.
-    fn is_new(&mut self, number: u64) -> bool {
-        if self.numbers.len() == NUMBERS {
-            if self.numbers.first().is_some_and(|first| number < *first) {
-                return false;
-            }
-            self.numbers.pop_first();
-        }
-        self.numbers.insert(number) || !PEER_ONCE.is_on()
-    }
-
-    /// Whether it can be forgotten: a frame that comes again would be too old.
+    /// Whether no order of it is here.
     fn is_idle(&self) -> bool {
         self.places.available_permits() == BATCHES_IN_FLIGHT
-            && self.last_at.elapsed() > 2 * FRAME_LIFE
     }
 }
 
@@ -354,7 +332,7 @@ impl OrderQueue {
     }
 
     /// Takes the orders of a peer's frame for its tenure. They are [answered](WaitingOrder::answer) as others are, and never put
-    /// back for another tenure. The place is one of those that each peer has.
+    /// back for another tenure.
     ///
     /// # Errors
     /// Why none is carried out.
@@ -362,7 +340,7 @@ impl OrderQueue {
         &self,
         frame: &Frame,
         orders: Vec<Order>,
-    ) -> Result<(Vec<oneshot::Receiver<Answer>>, OwnedSemaphorePermit), NotDone> {
+    ) -> Result<Vec<oneshot::Receiver<Answer>>, NotDone> {
         let lines = &mut *self.lines.lock();
         let serving = lines.serving.as_mut().filter(|serving| *serving.tenure == frame.tenure);
         let Serving { tenure, sources, .. } = serving.ok_or(NotDone::NotTheHolder)?;
@@ -378,24 +356,24 @@ impl OrderQueue {
             sources.insert(frame.sender.clone(), Source::new(line));
         }
         let source = sources.get_mut(&frame.sender).ok_or(NotDone::TooMany)?;
-        source.last_at = Instant::now();
-        if !source.is_new(frame.number) {
-            return Err(NotDone::Repeated);
-        }
         let place = Arc::clone(&source.places).try_acquire_owned();
-        let place = place.map_err(|_| NotDone::TooMany)?;
+        let place = Arc::new(place.map_err(|_| NotDone::TooMany)?);
         let (line, tenure) = (source.line, Arc::clone(tenure));
         let mut answers = Vec::with_capacity(orders.len());
         for (order, Forwarded { request, sent_under, .. }) in orders.into_iter().zip(&frame.orders)
         {
-            let (tenure, instance) = (Arc::clone(&tenure), Arc::clone(&frame.instance));
-            let bound = Bound { tenure, instance, sent_under: *sent_under };
+            let bound = Bound {
+                tenure: Arc::clone(&tenure),
+                instance: Arc::clone(&frame.instance),
+                sent_under: *sent_under,
+                _place: Arc::clone(&place),
+            };
             let (waiting, answer) = self.waiting(order, *request, Some(bound));
             lines.add(line, waiting);
             answers.push(answer);
         }
         self.arrived.notify_one();
-        Ok((answers, place))
+        Ok(answers)
     }
 
     /// Takes a batch of up to `most` orders from the front, to send it under the token of this tenure; without those of
@@ -776,10 +754,10 @@ mod tests {
     }
 
     /// A frame of this sender for a tenure.
-    fn frame(sender: &str, number: u64, revision: i64, orders: &[Order]) -> Frame {
+    fn frame(sender: &str, revision: i64, orders: &[Order]) -> Frame {
         let orders = orders.iter().map(|order| Forwarded::new(order, 7, None)).collect();
         let frame = Frame::new(&Item::DEFAULT, &tenure(revision), orders);
-        Frame { sender: sender.into(), number, ..frame }
+        Frame { sender: sender.into(), ..frame }
     }
 
     type Answers = Vec<oneshot::Receiver<Answer>>;
@@ -787,11 +765,10 @@ mod tests {
     fn receive(
         queue: &OrderQueue,
         sender: &str,
-        number: u64,
         revision: i64,
         orders: &[Order],
-    ) -> Result<(Answers, OwnedSemaphorePermit), NotDone> {
-        queue.receive(&frame(sender, number, revision, orders), orders.to_vec())
+    ) -> Result<Answers, NotDone> {
+        queue.receive(&frame(sender, revision, orders), orders.to_vec())
     }
 
     fn began(revision: i64) -> OrderQueue {
@@ -812,13 +789,13 @@ mod tests {
         for (revision, key) in [(4, 4), (6, 6), (5, 4)] {
             let other = Frame {
                 tenure: Tenure { token: token(revision), ..tenure(key) },
-                ..frame("a", 1, 5, &[order("x")])
+                ..frame("a", 5, &[order("x")])
             };
             let refused = queue.receive(&other, vec![order("x")]);
             assert_eq!(refused.err(), Some(NotDone::NotTheHolder));
         }
-        let (mut answers, _place) =
-            receive(&queue, "a", 1, 5, &["1", "2", "3", "4"].map(order)).expect("it holds");
+        let mut answers =
+            receive(&queue, "a", 5, &["1", "2", "3", "4"].map(order)).expect("it holds");
         let own = queue.push(order("own")).expect("room");
         // one place decides it, whatever the others let in
         let mut first = queue.take(1, &tenure(5));
@@ -847,39 +824,41 @@ mod tests {
         assert!(settle(&queue, next, || Fate::Again).is_empty());
         queue.end();
         assert!(answers[1..].iter_mut().all(not_done), "also without another batch");
-        let late = receive(&queue, "a", 2, 5, &[order("late")]);
+        let late = receive(&queue, "a", 5, &[order("late")]);
         assert_eq!(late.err(), Some(NotDone::NotTheHolder));
         queue.begin(&Arc::new(tenure(9)));
         assert!(queue.take(9, &tenure(9)).is_empty());
         drop((own, batch));
 
         let queue = began(5);
-        let (mut answers, _place) = receive(&queue, "a", 1, 5, &[order("1")]).expect("it holds");
+        let mut answers = receive(&queue, "a", 5, &[order("1")]).expect("it holds");
         assert!(queue.take(9, &tenure(9)).is_empty(), "the last look before the store");
         assert!(not_done(&mut answers[0]));
     }
 
-    /// Goal: a holder takes each frame once, two at a time of one peer, and none whose number it may have forgotten.
+    /// Goal: a peer that gives up what it sent, and sends more, has no more than two batches here.
     #[tokio::test(start_paused = true)]
-    async fn a_frame_is_taken_once() {
+    async fn a_batch_has_its_place_until_its_end() {
         let queue = began(1);
-        let take = |sender: &str, number: u64| receive(&queue, sender, number, 1, &[order("1")]);
-        let first = take("a", 8).expect("it is the first one");
-        assert_eq!(take("a", 8).err(), Some(NotDone::Repeated));
-        let second = take("a", 7).expect("it was overtaken");
-        assert_eq!(take("a", 9).err(), Some(NotDone::TooMany));
-        assert!(take("b", 8).is_ok(), "another peer has numbers and places of its own");
-        drop((first, second));
-        for number in 10..10 + NUMBERS as u64 {
-            assert!(take("a", number).is_ok());
+        let take = |sender: &str| receive(&queue, sender, 1, &[order("1"), order("2")]);
+        drop(["a", "a"].map(take));
+        assert_eq!(take("a").err(), Some(NotDone::TooMany), "they wait still");
+        for sender in 1..MAX_PEERS {
+            assert!(take(&sender.to_string()).is_ok(), "each peer has places of its own");
         }
-        assert_eq!(take("a", 1).err(), Some(NotDone::Repeated));
-        for sender in 2..MAX_PEERS {
-            assert!(take(&sender.to_string(), 1).is_ok());
+        assert_eq!(take("one more").err(), Some(NotDone::TooMany));
+        queue.while_expiring(sleep(SWEEP_EVERY / 2), |_| SaleError::Stopping).await;
+        let under_way = ["1", "2"].map(|id| {
+            let answers = receive(&queue, "one more", 1, &[order(id)]);
+            let batch = queue.take(9, &tenure(1));
+            assert!(answers.is_ok(), "nobody waits for the others");
+            batch
+        });
+        assert_eq!(take("one more").err(), Some(NotDone::TooMany), "they are under way");
+        for batch in under_way {
+            end(&queue, batch);
         }
-        assert_eq!(take("one more", 1).err(), Some(NotDone::TooMany));
-        tokio::time::advance(3 * FRAME_LIFE).await;
-        assert!(take("one more", 1).is_ok(), "a frame of the one that it forgot would be too old");
+        assert!(take("one more").is_ok());
     }
 
     /// Goal: each source gets its turn, whoever sends more, and an operation stays behind an earlier one for the same order,
@@ -888,9 +867,9 @@ mod tests {
     async fn sources_take_turns() {
         let queue = began(1);
         let _own = ["1", "2", "3", "4"].map(|id| queue.push(order(id)).expect("room"));
-        let _a = receive(&queue, "a", 1, 1, &["5", "6", "7"].map(order)).expect("it holds");
+        let _a = receive(&queue, "a", 1, &["5", "6", "7"].map(order)).expect("it holds");
         let cancel = |id| Order { action: Action::Cancel, ..order(id) };
-        let _b = receive(&queue, "b", 1, 1, &[order("8"), cancel("6"), cancel("9")]).expect("so");
+        let _b = receive(&queue, "b", 1, &[order("8"), cancel("6"), cancel("9")]).expect("so");
         let batch = queue.take(20, &tenure(1));
         assert_eq!(ids(&batch), ["9", "1", "5", "8", "2", "6", "3", "7", "4", "6"]);
         assert_eq!(batch[9].order.action, Action::Cancel);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flash_sale::peers::{Link, LinkError, Pieces};
+use flash_sale::peers::{Link, LinkError, Pieces, Text};
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
 use tokio::sync::mpsc;
@@ -21,11 +21,12 @@ pub struct SimulatedLink(pub Weak<World>);
 
 #[async_trait]
 impl Link for SimulatedLink {
-    async fn send(&self, address: &str, frame: Vec<u8>) -> Result<Pieces, LinkError> {
+    async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
         let nobody = || LinkError::NotSent("nobody listens there".into());
         let number: usize = address[1..].parse().expect("an address of this world");
         let world = self.0.upgrade().ok_or_else(nobody)?;
         let faults = &world.faults;
+        let frame = frame();
         let (there, back) = (world.latency(), world.latency());
         sleep(there).await;
         if faults.strikes(Fault::LinkRefused) || !world.is_up(number) {

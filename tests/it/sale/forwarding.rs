@@ -224,6 +224,7 @@ async fn who_cannot_forward_takes_turns() {
     assert_eq!((reserved, sold_out), (200, 100), "{outcomes:?}");
     assert!(ledger(&a.sale).await.is_sorted_by_key(|entry| entry.token.unwrap().revision()));
     assert_eq!(final_orders(&a.sale.metrics().received), 0, "nobody reaches it");
+    assert_eq!(final_orders(&b.sale.metrics().forwarded), 0, "nobody lets it in");
 }
 
 /// Goal: an instance whose orders another one carried out remembers them as its own: it notices when the store has lost them,
