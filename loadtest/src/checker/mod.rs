@@ -8,7 +8,7 @@
 //! | I1 | at every moment no more units are held or sold than there were, or than a user may have; only units that were taken come back; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
 //! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; sent again, it gets the same answer; no order of others is there twice, and no hold ends twice |
 //! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
-//! | I4 | the tokens in the ledger never go down; where an answer has one, or with `--tokens`, each entry has one |
+//! | I4 | the tokens in the ledger never go down, and under each only one instance wrote; where an answer has one, or with `--tokens`, each entry has one |
 //! | I5 | the sale goes on: no pause is longer than allowed, and no order takes longer than allowed; every hold of at most a minute ends |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* and *limit reached* were true at some moment between question and answer; no hold ends before its time, and none is confirmed after it |
 //!
