@@ -162,17 +162,17 @@ impl Attempt<'_> {
 /// and does nothing else with it.
 fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> String {
     let visible = |letter: char| if letter.is_control() { '?' } else { letter };
-    let mut record: String = instance.chars().map(visible).collect();
-    let Some(request) = request else { return record };
-    record += &format!("#{request:08x}");
-    if let Some(holder) = holder.filter(|holder| *holder != instance && !holder.is_empty()) {
-        record.push('@');
-        // it begins behind the last `@`, and what ends with a request has no holder
-        record.extend(
-            holder.chars().map(|it| if matches!(it, '@' | '#') { '?' } else { visible(it) }),
-        );
+    let by: String = instance.chars().map(visible).collect();
+    let Some(request) = request else { return by };
+    match holder.filter(|holder| *holder != instance && !holder.is_empty()) {
+        None => format!("{by}#{request:08x}"),
+        Some(holder) => {
+            // it begins behind the last `@`, and what ends with a request has no holder
+            let plain = |letter| if matches!(letter, '@' | '#') { '?' } else { visible(letter) };
+            let holder: String = holder.chars().map(plain).collect();
+            format!("{by}#{request:08x}@{holder}")
+        }
     }
-    record
 }
 
 /// The instance, the request and the holder of a [`writer_record`]. What is none is the name of an instance.
