@@ -45,7 +45,7 @@ pub struct Report {
     pub lost: u64,
     /// The accepted orders of each instance, by its name.
     pub instances: BTreeMap<String, u64>,
-    /// How often the ledger goes from one instance to another.
+    /// How often the ledger goes from one token to the next.
     pub handovers: usize,
     /// The longest time in which orders were tried and none was decided.
     pub longest_pause_seconds: f64,

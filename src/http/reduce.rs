@@ -38,6 +38,8 @@ struct Answer<'a> {
     quantity: Quantity,
     remaining: u64,
     instance: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<&'a str>,
     token: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_until: Option<Timestamp>,
@@ -163,6 +165,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
                 quantity: entry.quantity,
                 remaining: entry.remaining,
                 instance: &entry.instance,
+                holder: entry.holder.as_deref(),
                 token: entry.token.map(Token::revision),
                 hold_until: entry.hold_until,
                 time: (entry.event != Event::Reserved).then_some(entry.time),

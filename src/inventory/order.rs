@@ -131,8 +131,10 @@ impl Order {
 pub struct Attempt<'a> {
     /// The order.
     pub order: &'a Order,
-    /// The instance that sends it, recorded in the entry; control characters become `?`.
+    /// The instance that took it from its buyer, recorded in the entry; control characters become `?`.
     pub instance: &'a str,
+    /// The instance that holds the lock and writes, if that is another one.
+    pub holder: Option<&'a str>,
     /// The buyer's request, recorded in the entry as well. Among equal orders, the request that made the entry gets the first
     /// answer however often it is sent; the others get a repeated one.
     pub request: Option<u32>,
@@ -141,25 +143,53 @@ pub struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The writer of its entry, as recorded: the instance and, behind a `#`, the request in hexadecimal digits.
-    ///
-    /// A separate field would be damage to the previous version, which knows the number of fields. That version shows the
-    /// instance with what is behind it, and does nothing else with it.
+    /// The writer of its entry, as [`writer_record`] has it.
     pub(super) fn writer(&self) -> String {
-        let visible = |letter: char| if letter.is_control() { '?' } else { letter };
-        let instance = self.instance.chars().map(visible);
-        let request = self.request.map(|request| format!("#{request:08x}")).unwrap_or_default();
-        instance.chain(request.chars()).collect()
+        writer_record(self.instance, self.request, self.holder)
+    }
+
+    /// The writer of an entry for which no order asks: the instance that holds the lock.
+    pub(super) fn own_writer(&self) -> String {
+        writer_record(self.holder.unwrap_or(self.instance), None, None)
     }
 }
 
-/// The instance and the request of a [writer](Attempt::writer).
-fn parse_writer(writer: &str) -> (&str, Option<u32>) {
-    let parts = writer.rsplit_once('#').filter(|(_, request)| request.len() == 8);
-    let parsed = parts.and_then(|(instance, request)| {
-        Some((instance, Some(u32::from_str_radix(request, 16).ok()?)))
-    });
-    parsed.unwrap_or((writer, None))
+/// Who wrote an entry, as the entry has it: the instance that the order came to; behind a `#`, the buyer's request in eight
+/// hexadecimal digits; and behind an `@`, the holder of the lock, if that is another instance.
+///
+/// A field of its own would be damage to the last version, which knows the number of fields. It shows the instance as it is,
+/// and does nothing else with it.
+fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> String {
+    let visible = |letter: char| if letter.is_control() { '?' } else { letter };
+    let by: String = instance.chars().map(visible).collect();
+    let Some(request) = request else { return by };
+    match holder.filter(|holder| *holder != instance && !holder.is_empty()) {
+        None => format!("{by}#{request:08x}"),
+        Some(holder) => {
+            // it begins behind the last `@`, and what ends with a request has no holder
+            let plain = |letter| if matches!(letter, '@' | '#') { '?' } else { visible(letter) };
+            let holder: String = holder.chars().map(plain).collect();
+            format!("{by}#{request:08x}@{holder}")
+        }
+    }
+}
+
+/// The instance, the request and the holder of a [`writer_record`]. What is none is the name of an instance.
+fn parse_writer(writer: &str) -> (&str, Option<u32>, Option<&str>) {
+    let requested = |text| {
+        let (instance, digits): (&str, &str) = str::rsplit_once(text, '#')?;
+        let is_written = |digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+        let is_request = digits.len() == 8 && digits.bytes().all(is_written);
+        Some((instance, u32::from_str_radix(digits, 16).ok().filter(|_| is_request)?))
+    };
+    if let Some((instance, request)) = requested(writer) {
+        return (instance, Some(request), None);
+    }
+    let forwarded = writer.rsplit_once('@').filter(|(_, holder)| !holder.is_empty());
+    match forwarded.and_then(|(text, holder)| Some((requested(text)?, holder))) {
+        Some(((instance, request), holder)) => (instance, Some(request), Some(holder)),
+        None => (writer, None, None),
+    }
 }
 
 /// The key of an order in the store: the user and a tab if there is a user, then the id.
@@ -211,9 +241,12 @@ pub struct Accepted {
     pub user: User,
     /// The stock that was left after it.
     pub remaining: u64,
-    /// The instance that wrote it.
+    /// The instance that took the order from its buyer. Of an expiry: that wrote it.
     pub instance: String,
-    /// The buyer's request that caused the entry, if it is known.
+    /// The instance that held the lock and wrote it, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The buyer's request for which it was written, if that is known.
     #[serde(skip)]
     pub request: Option<u32>,
     /// The token under which it was written; `None` without a lock.
@@ -242,12 +275,11 @@ impl Accepted {
 
     /// The entry as the store has it, for [`parse`](Self::parse) of this or another instance.
     fn entry(&self) -> String {
-        let Self { position, quantity, remaining, instance, time, .. } = self;
+        let Self { position, quantity, remaining, time, .. } = self;
         let (quantity, time) = (quantity.get(), time.micros());
         let token = self.token.map(token_record).unwrap_or_default();
-        let request = self.request.map(|request| format!("#{request:08x}")).unwrap_or_default();
-        let fields =
-            format!("{position}\t{quantity}\t{remaining}\t{token}\t{instance}{request}\t{time}");
+        let writer = writer_record(&self.instance, self.request, self.holder.as_deref());
+        let fields = format!("{position}\t{quantity}\t{remaining}\t{token}\t{writer}\t{time}");
         match self.event {
             Event::Reserved => {
                 let until = self.hold_until.map(|until| until.micros().to_string());
@@ -263,8 +295,7 @@ impl Accepted {
     /// with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
-        let [kind, position, quantity, remaining, token, instance, time, ref rest @ ..] =
-            fields[..]
+        let [kind, position, quantity, remaining, token, writer, time, ref rest @ ..] = fields[..]
         else {
             return None;
         };
@@ -278,7 +309,7 @@ impl Accepted {
             }
             _ => return None,
         };
-        let (instance, request) = parse_writer(instance);
+        let (instance, request, holder) = parse_writer(writer);
         Some(Self {
             position: position.parse().ok()?,
             event,
@@ -287,6 +318,7 @@ impl Accepted {
             user: User::new(user).ok()?,
             remaining: remaining.parse().ok()?,
             instance: instance.to_owned(),
+            holder: holder.map(str::to_owned),
             request,
             token: if token.is_empty() { None } else { Some(parse_token(token)?) },
             time: Timestamp::new(time.parse().ok()?)?,
@@ -489,6 +521,43 @@ mod tests {
 
     use super::*;
 
+    /// Goal: whoever wrote an entry is read as it was written, whatever the names are, and without a holder nothing is new.
+    #[test]
+    fn a_writer_survives_its_text() {
+        for (instance, request, holder, record) in [
+            ("8080", None, None, "8080"),
+            ("8080", Some(42), None, "8080#0000002a"),
+            ("8080", Some(42), Some("8090"), "8080#0000002a@8090"),
+            ("me@host", None, None, "me@host"),
+            ("me@host", Some(7), None, "me@host#00000007"),
+            ("a#0000002a@b", Some(7), Some("c"), "a#0000002a@b#00000007@c"),
+            ("#", Some(u32::MAX), Some("-"), "##ffffffff@-"),
+        ] {
+            assert_eq!(writer_record(instance, request, holder), record);
+            assert_eq!(parse_writer(record), (instance, request, holder));
+        }
+        for (holder, record) in
+            [("8080", "8080#0000002a"), ("", "8080#0000002a"), ("x@#\n", "8080#0000002a@x???")]
+        {
+            assert_eq!(writer_record("8080", Some(42), Some(holder)), record);
+        }
+        // not written by any version: the text is all that is shown
+        for strange in [
+            "8080#2a",
+            "8080#+000002a",
+            "8080#0000002A",
+            "8080#0000002a@",
+            "8080@8090",
+            "8080#2a@8090",
+            "8080#0000002a@8090@8100",
+            "",
+            "@",
+            "#",
+        ] {
+            assert_eq!(parse_writer(strange), (strange, None, None));
+        }
+    }
+
     /// Goal: what an instance passes on of an outcome, another one reads as the same.
     #[test]
     fn an_outcome_survives_its_text() {
@@ -501,13 +570,15 @@ mod tests {
             user: User::new("me").expect("a user"),
             remaining: 12,
             instance: "8080".into(),
+            holder: Some("8090".into()),
             request: Some(0xfe),
             token: Some(Token::new(ClusterId(0xabc), 5)),
             time,
             hold_until: None,
             changed: None,
         };
-        let held = Accepted { hold_until: Some(time), request: None, ..accepted.clone() };
+        let held =
+            Accepted { hold_until: Some(time), request: None, holder: None, ..accepted.clone() };
         let change = Accepted { event: Event::Cancelled, token: None, ..accepted.clone() };
         let (at, within) = (time, Duration::from_micros(15));
         for outcome in [

@@ -13,7 +13,7 @@ use super::error::Effect;
 use super::shards::Shards;
 use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
-use super::{Action, Attempt, Batch, InventoryError, Item};
+use super::{Action, Batch, InventoryError, Item};
 
 /// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
@@ -95,7 +95,7 @@ impl<'a> Call<'a> {
     ) -> Result<Self, InventoryError> {
         let mut call = Self::write("reduce", item, token, sent)?
             .arg(if writes_always { "1" } else { "" })
-            .arg(Attempt { request: None, ..attempts[0] }.writer());
+            .arg(attempts[0].own_writer());
         for attempt in attempts {
             let order = attempt.order;
             call = match order.action {

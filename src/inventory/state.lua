@@ -20,7 +20,8 @@
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
 -- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, writer, time, key. An order has
 --         at most one.
--- Writer: the instance; behind a # the number of the buyer's request, if it has one.
+-- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind that and an @ the instance that
+--         held the lock, if it is another one.
 -- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
 --         for a sale the type of the problem with the id of the running sale.
 

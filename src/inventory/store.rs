@@ -176,7 +176,8 @@ impl Inventory {
         instance: &str,
         orders: &[impl Borrow<Order>],
     ) -> Result<Vec<Outcome>, InventoryError> {
-        let attempt = |order| Attempt { order, instance, request: None, sent_under: None };
+        let attempt =
+            |order| Attempt { order, instance, holder: None, request: None, sent_under: None };
         let attempts: Vec<_> = orders.iter().map(Borrow::borrow).map(attempt).collect();
         self.reduce_attempts(item, token, &attempts).await
     }

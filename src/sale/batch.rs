@@ -155,9 +155,10 @@ impl WaitingOrder {
 
     fn attempt<'a>(&'a self, instance: &'a str) -> Attempt<'a> {
         let elsewhere = self.bound.as_ref();
+        let holder = elsewhere.map(|_| instance);
         let instance = elsewhere.map_or(instance, |bound| &bound.instance);
         let sent_under = elsewhere.and_then(|bound| bound.sent_under).or(self.sent.first());
-        Attempt { order: &self.order, instance, request: Some(self.request), sent_under }
+        Attempt { order: &self.order, instance, holder, request: Some(self.request), sent_under }
     }
 }
 

@@ -12,18 +12,18 @@ export function prepare(recording) {
 }
 
 /**
- * A shop sells while it has the key; only when the buyer heard of it was measured. So a sale that was heard of after the end
- * of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
+ * A shop sells, for itself or for others, while it has the key; only when the buyer heard of it was measured. So a sale that
+ * was heard of after the end of its tenure moves into it, and each sale has the moment when it was heard of as its last value.
  */
 function underTheKey(events) {
   const { tenures, sleeps } = state(events, Infinity);
   const asked = new Map(events.filter(([, kind]) => kind === "asked").map(([at, , buyer]) => [buyer, at]));
   const late = new Map();
   const moved = events.map((event) => {
-    const [at, kind, , shop, , number] = event;
+    const [at, kind, , , , number] = event;
     if (kind !== "sold") return event;
     const sale = [...event, at];
-    const tenure = tenures.find((one) => one.shop === shop && one.number === number && one.to !== null && one.to < at);
+    const tenure = tenures.find((one) => one.number === number && one.to !== null && one.to < at);
     if (tenure) late.set(tenure, [...(late.get(tenure) ?? []), sale]);
     return sale;
   });

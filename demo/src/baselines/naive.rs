@@ -63,6 +63,7 @@ pub(super) async fn reduce(
         user: order.user.clone(),
         remaining,
         instance: instance.to_owned(),
+        holder: None,
         request: None,
         token: None,
         time: Timestamp::default(),

@@ -52,7 +52,7 @@ pub(super) async fn reduce(
         .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
-    take.arg(attempts[0].instance);
+    take.arg(attempts[0].holder.unwrap_or(attempts[0].instance));
     for (place, Attempt { order, .. }) in attempts.iter().enumerate() {
         let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());

@@ -1049,7 +1049,7 @@ async fn judge(world: &Arc<World>, before: &Stock) {
         lines.push(json!({ "order": {
             "position": entry.position, "event": entry.event, "order": entry.order, "user": entry.user,
             "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
-            "token": entry.token.map(Token::revision),
+            "holder": entry.holder, "token": entry.token.map(Token::revision),
         }}));
     }
     for entry in &page.entries {

@@ -70,6 +70,8 @@ kinds! {
     Strangers "I3" "in the ledger, and this run must be alone",
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown "I4" "",
+    /// Two instances wrote under one token: both held the lock.
+    TokenShared "I4" "written under another instance's token",
     /// Orders were accepted without a token, where each must have one.
     WithoutToken "I4" "accepted without a token",
     /// Units appeared or vanished.
@@ -169,7 +171,7 @@ pub(crate) fn meaning(invariant: &str) -> &'static str {
         "I1" => "no more is sold than there is, or than a user may have; the sums are right",
         "I2" => "what a buyer was told is in the ledger, and nothing is there twice",
         "I3" => "what is in the ledger was told to its buyer",
-        "I4" => "tokens never go down: who lost the lock writes nothing more",
+        "I4" => "tokens never go down, and each is of one instance: no two hold the lock",
         "I5" => "the sale goes on, and holds end",
         _ => "the ledger agrees with the buyers' clocks",
     }

@@ -53,8 +53,11 @@ pub struct LedgerEntry {
     pub quantity: u64,
     /// The stock that was left after it.
     pub remaining: i64,
-    /// The instance that accepted it, if known.
+    /// The instance that took it from its buyer, if known.
     pub instance: Option<String>,
+    /// The instance that held the lock and wrote it, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
     /// The token under which it was accepted.
     pub token: Option<i64>,
 }
@@ -115,6 +118,13 @@ pub struct Tally {
     pub unknown_changes: u64,
 }
 
+impl LedgerEntry {
+    /// The instance that wrote it, if known.
+    pub(crate) fn writer(&self) -> Option<&str> {
+        self.holder.as_deref().or(self.instance.as_deref())
+    }
+}
+
 impl StockState {
     /// The length of the ledger.
     pub(crate) fn entries(&self) -> u64 {
@@ -156,9 +166,9 @@ impl History {
         self.orders.iter().filter_map(Order::answer)
     }
 
-    /// How often the ledger goes from one instance to another.
+    /// How often the ledger goes from one token to the next.
     pub(crate) fn handovers(&self) -> usize {
-        let is_handover = |pair: &&[LedgerEntry]| pair[0].instance != pair[1].instance;
+        let is_handover = |pair: &&[LedgerEntry]| pair[0].token != pair[1].token;
         self.ledger.windows(2).filter(is_handover).count()
     }
 }

@@ -26,8 +26,8 @@
 //! The terms are state: an entry that changes a running sale, or that gives units of a confirmed order back, is one more arm
 //! in [`Sale::apply`].
 //!
-//! A token belongs to one writer. The model relies on `instance` being the instance that wrote the entry under its own
-//! claim, also where another one took the order from its buyer. It sees nothing where two instances have one name.
+//! A token belongs to one writer: the `holder` of an entry, or its `instance` if it has none. The model sees nothing where two
+//! instances have one name.
 
 use std::collections::HashMap;
 
@@ -69,8 +69,8 @@ pub struct Sale {
     earlier: u64,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
-    /// The last token.
-    token: Option<i64>,
+    /// The last token and who wrote under it first.
+    token: Option<(i64, Option<String>)>,
     /// By user and order id.
     standings: HashMap<(String, String), Standing>,
     /// Orders that were accepted and have no entry.
@@ -178,17 +178,30 @@ impl Sale {
         }
     }
 
-    fn check_token(&mut self, LedgerEntry { position, order, token, .. }: &LedgerEntry) {
-        let Some(token) = *token else {
+    fn check_token(&mut self, entry: &LedgerEntry) {
+        let (LedgerEntry { position, order, .. }, writer) = (entry, entry.writer());
+        let Some(token) = entry.token else {
             if self.is_guarded {
                 self.found.add(Kind::WithoutToken, order);
             }
             return;
         };
-        if let Some(last) = self.token.replace(token).filter(|last| token < *last) {
-            let what = format!("first at position {position}, from {last} to {token}");
-            self.found.add(Kind::TokenWentDown, what);
+        match &self.token {
+            Some((last, first)) if *last == token => {
+                let writers = first.as_deref().zip(writer);
+                if let Some((first, other)) = writers.filter(|(first, other)| first != other) {
+                    let what = format!("{other} at position {position}, under {token} of {first}");
+                    self.found.add(Kind::TokenShared, format!("{order}: {what}"));
+                }
+                return;
+            }
+            Some((last, _)) if token < *last => {
+                let what = format!("first at position {position}, from {last} to {token}");
+                self.found.add(Kind::TokenWentDown, what);
+            }
+            _ => {}
         }
+        self.token = Some((token, writer.map(str::to_owned)));
     }
 
     /// Compares what the buyer of an order of so many units asked for and was told with the entries so far.

@@ -6,7 +6,7 @@ mod random;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::FinalOutcome::{LimitReached, SoldOut, Unknown};
+use super::FinalOutcome::{Acknowledged, LimitReached, SoldOut, Unknown};
 use super::*;
 use crate::cli::{Limits, Plan};
 use crate::conduct::Conduct;
@@ -88,7 +88,7 @@ fn set_outcome(history: &mut History, number: usize, outcome: FinalOutcome) {
 
 fn answer(history: &mut History, number: usize) -> &mut Acknowledgement {
     match &mut history.orders[number].outcome {
-        FinalOutcome::Acknowledged(answer) => answer,
+        Acknowledged(answer) => answer,
         other => panic!("{number} is not acknowledged: {other:?}"),
     }
 }
@@ -111,6 +111,17 @@ fn forget_tokens(history: &mut History) {
     for (number, entry) in history.ledger.iter_mut().enumerate() {
         entry.token = None;
         history.orders[number].outcome = acknowledged(entry.remaining, None);
+    }
+}
+
+/// Has two instances take the orders in turn, and these holders write them under one token.
+fn share(history: &mut History, holders: [Option<&str>; 2]) {
+    for (number, entry) in history.ledger.iter_mut().enumerate() {
+        let instance = ["8080", "8090"][number % 2].to_owned();
+        entry.holder = holders[number % 2].map(str::to_owned);
+        (entry.token, entry.instance) = (Some(7), Some(instance.clone()));
+        let Acknowledged(answer) = &mut history.orders[number].outcome else { unreachable!() };
+        (answer.token, answer.instance) = (Some(7), instance);
     }
 }
 
@@ -244,9 +255,11 @@ const MUTATIONS: &[Mutation] = &[
         it.gone = it.after.drain(..).map(|(url, _)| url).collect();
     }),
     ("", "PASS", |it| it.ledger[3].instance = None),
-    ("misreported", "1 order was answered otherwise than the ledger has it, such as run-3", |it| {
-        it.ledger[3].instance = Some("8090".to_owned())
-    }),
+    (
+        "token_shared misreported",
+        "1 order was answered otherwise than the ledger has it, such as run-3",
+        |it| it.ledger[3].instance = Some("8090".to_owned()),
+    ),
     ("misreported", "such as run-3", |it| answer(it, 3).instance = "8090".to_owned()),
     ("", "PASS", |it| answer(it, 3).position = None),
     ("misreported", "such as run-3", |it| answer(it, 3).position = Some(5)),
@@ -295,6 +308,20 @@ const MUTATIONS: &[Mutation] = &[
             it.ledger[number].token = Some(token);
             answer(it, number).token = Some(token);
         }
+    }),
+    ("token_shared", "run-7: 8090 at position 8, under 100 of 8080", |it| {
+        it.ledger[7].instance = Some("8090".to_owned());
+        answer(it, 7).instance = "8090".to_owned();
+    }),
+    // the orders of two instances under one token: each wrote its own, one of both wrote all, or others did
+    ("token_shared", "token shared: 150 orders were written under", |it| share(it, [None; 2])),
+    ("", "PASS", |it| share(it, [None, Some("8080")])),
+    ("", "PASS", |it| share(it, [Some("8100"); 2])),
+    ("token_shared", "run-1: 8110 at position 2, under 7 of 8100", |it| {
+        share(it, [Some("8100"), Some("8110")]);
+    }),
+    ("token_shared", "run-1: 8080 at position 2, under 7 of 8090", |it| {
+        share(it, [Some("8090"), Some("8080")]);
     }),
     ("without_token", "such as run-299", |it| {
         it.ledger[299].token = None;

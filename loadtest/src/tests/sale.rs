@@ -71,6 +71,7 @@ impl Sale {
             quantity,
             remaining: self.stock() + event.to_stock(quantity),
             instance: Some(self.instance.clone()),
+            holder: None,
             token: token.or(Some(100)),
         };
         let answer = answer(&entry);

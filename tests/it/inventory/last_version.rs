@@ -1,7 +1,7 @@
 //! Goal: instances of the last version and of this one sell side by side, as in a rolling update. Method: the scripts that the
 //! last version shipped, over the records of this one, and the other way round.
 
-use flash_sale::inventory::{Action, Attempt, NewSale, Order, Outcome, Terms, User};
+use flash_sale::inventory::{Accepted, Action, Attempt, NewSale, Order, Outcome, Terms, User};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use testkit::shared::fresh_database;
@@ -29,6 +29,10 @@ async fn call<T: FromRedisValue>(
     call.arg(&latest).arg(arguments).query_async(redis).await.unwrap()
 }
 
+fn writer(entry: &Accepted) -> (&str, Option<&str>) {
+    (&entry.instance, entry.holder.as_deref())
+}
+
 type Done = (String, String, bool, Vec<String>);
 type Found = (redis::Value, String, String, String, Vec<String>, Vec<Option<String>>);
 
@@ -54,6 +58,7 @@ async fn it_sells_beside_this_one() {
             .map(|(order, request)| Attempt {
                 order,
                 instance: "new",
+                holder: Some("holder"),
                 request: Some(*request),
                 sent_under: None,
             })
@@ -67,7 +72,7 @@ async fn it_sells_beside_this_one() {
         call(redis, READ, ["", ""], &["lookup", keys[0], keys[1]]).await;
     let (.., records, changes) = found;
     let fields: Vec<_> = records[0].split('\t').collect();
-    assert_eq!((fields.len(), fields[5]), (9, "new#00000007"));
+    assert_eq!((fields.len(), fields[5]), (9, "new#00000007@holder"));
 
     let mut batch = vec!["reduce", "cafe 3", "", "old", ""];
     batch.extend([keys[0], "1", "ann", keys[0], "confirm", "ann", keys[1], "confirm", "ann"]);
@@ -94,17 +99,15 @@ async fn it_sells_beside_this_one() {
     let told: Vec<_> = outcomes
         .iter()
         .map(|outcome| match outcome {
-            Outcome::Reserved(entry) => ("reserved", &*entry.instance),
-            Outcome::Repeated(entry) => ("repeated", &*entry.instance),
-            Outcome::Changed { change, is_repeated: true } => ("unchanged", &*change.instance),
-            Outcome::Changed { change, .. } => ("changed", &*change.instance),
+            Outcome::Reserved(entry) => ("reserved", writer(entry)),
+            Outcome::Repeated(entry) => ("repeated", writer(entry)),
+            Outcome::Changed { change, is_repeated: true } => ("unchanged", writer(change)),
+            Outcome::Changed { change, .. } => ("changed", writer(change)),
             other => panic!("{other:?}"),
         })
         .collect();
-    let expected =
-        [("reserved", "new"), ("unchanged", "old"), ("changed", "new"), ("repeated", "old")];
-    assert_eq!(told, expected);
+    let (new, old) = (("new", Some("holder")), ("old", None));
+    assert_eq!(told, [("reserved", new), ("unchanged", old), ("changed", new), ("repeated", old)]);
     let page = inventory.ledger(&ITEM, 0, 9).await.unwrap().entries;
-    let instances: Vec<_> = page.iter().map(|entry| &*entry.instance).collect();
-    assert_eq!(instances, ["new", "new", "new", "old", "old"]);
+    assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [new, new, new, old, old]);
 }

@@ -83,8 +83,13 @@ async fn a_stock_set_by_hand_is_sold() {
     reduce(&inventory, Some(token(2)), &[order("a", 2)]).await.unwrap();
     // also to an order that was sent before the first batch found the sale
     let sent = order("b", 1);
-    let sent =
-        Attempt { order: &sent, instance: "8080", request: None, sent_under: Some(token(1)) };
+    let sent = Attempt {
+        order: &sent,
+        instance: "8080",
+        holder: None,
+        request: None,
+        sent_under: Some(token(1)),
+    };
     inventory.reduce_attempts(&ITEM, Some(token(3)), &[sent]).await.unwrap();
     let after = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((after.stock, after.lucky, after.initial), (297, 8, 305));
@@ -110,7 +115,7 @@ async fn an_order_that_is_sent_again_is_known_by_its_request() {
         (&reserve, 5, Some(7), Some(2), None),
     ] {
         let sent_under = sent_under.map(token);
-        let attempt = Attempt { order, instance: "80\t80", request, sent_under };
+        let attempt = Attempt { order, instance: "80\t80", holder: None, request, sent_under };
         let other = super::order(&format!("{token_}-{request:?}-{is_first:?}"), 9);
         let beside = Attempt { order: &other, sent_under: None, ..attempt };
         let batch = [attempt, beside];

@@ -139,8 +139,10 @@ async fn orders_go_to_the_holder() {
     assert_eq!(sold.len(), 300);
     let tokens: HashSet<_> = sold.iter().map(|entry| entry.token).collect();
     assert_eq!(tokens, HashSet::from([before.last().unwrap().token]), "in one tenure");
-    for name in ["a", "b", "c"] {
-        assert_eq!(sold.iter().filter(|entry| entry.instance == name).count(), 100);
+    for name in [a.name, b.name, c.name] {
+        let of_it = sold.iter().filter(|entry| entry.instance == name);
+        let holders: Vec<_> = of_it.map(|entry| entry.holder.as_deref()).collect();
+        assert_eq!(holders, [(name != a.name).then_some(a.name); 100], "{name}");
     }
     let repeated = c.sale.reduce(order("order-0", 1)).await.unwrap();
     assert!(matches!(repeated, Outcome::Repeated(_)), "{repeated:?}");
