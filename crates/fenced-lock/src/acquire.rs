@@ -175,7 +175,7 @@ impl<T: GrantToken> Attempt<T> {
     }
 }
 
-/// Has the claim ask for a turn, once it is told to. Never ends.
+/// Has the claim ask for a turn, once it is told to, and tries until the backend has done it. Never ends.
 async fn ask_for_turn<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     claim: Claim,
@@ -187,11 +187,19 @@ async fn ask_for_turn<T: GrantToken>(
     {
         let mut backoff = Backoff::default();
         while let Err(error) = inner.ask(async { inner.backend.ask_for_turn(&claim).await }).await {
-            tracing::debug!(%claim, ?error, "could not ask for a turn");
-            if !error.kind.may_pass() {
-                break;
-            }
-            sleep(backoff.next()).await;
+            tracing::debug!(%claim, ?error, "could not ask for a turn: trying again");
+            let pause = match error.kind {
+                BackendErrorKind::Transient => backoff.next(),
+                BackendErrorKind::LeaseGone => {
+                    drop(inner.revoked());
+                    break;
+                }
+                // also a refusal for good may pass, such as one for a password that is being changed
+                BackendErrorKind::Refused | BackendErrorKind::Permanent => {
+                    backoff.next_rare().min(inner.lease.ttl)
+                }
+            };
+            sleep(pause).await;
         }
     }
     std::future::pending().await

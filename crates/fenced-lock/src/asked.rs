@@ -181,7 +181,8 @@ pub trait Asked: Send + Sync + 'static {
     /// At most `most` claims of the queue of this name, the holder first.
     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
 
-    /// As [`Backend::ask_for_turn`].
+    /// As [`Backend::ask_for_turn`]. The default is for a service whose claims all ask from the start. Another one tells the
+    /// holder by [`Waiters::note_contended`]: no ticket is new, so [`Waiters::note_contended_as_of`] may take the news for old.
     async fn ask_for_turn(&self, _claim: &Claim) -> Answered<()> {
         Ok(())
     }

@@ -168,9 +168,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is not
     /// in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing to do.
-    async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
-        Ok(())
-    }
+    /// After an error other than `LeaseGone` the session asks again.
+    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError>;
 
     /// Shows the holder of `name`, and each new one, as far as this process knows it: no request is made, so it is as late as
     /// what shows this backend the queue, and a holder from before an interruption is shown until there is news. `None` in it
@@ -179,9 +178,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can;
     /// [`HolderWatch`](super::HolderWatch) helps another one.
-    fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
-        None
-    }
+    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>>;
 
     /// The queue of `name` now, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;

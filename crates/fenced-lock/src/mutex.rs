@@ -82,7 +82,7 @@ impl<T: GrantToken> Mutex<T> {
     }
 
     /// Has those claims of this mutex and its clones that wait now ask for a turn, if they [stand by](Self::standby). They keep
-    /// their places. The backend is told in the background, again and again until it answers.
+    /// their places. The backend is told in the background, again and again until it has done so.
     pub fn ask_for_turn(&self) {
         if let Some(standby) = &self.standby {
             standby.asks.send_replace(());

@@ -40,15 +40,13 @@ pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
 }
 
 /// The value of a claim's key: `MILLISECONDS LABEL`, the time since 1970 at which it was made, and its maker. A claim with a
-/// note has a tab and `standby NOTE` or `asks NOTE` behind that, which earlier versions of this library take for a part of the
-/// label. Nothing but [`parse_value`] reads the value.
+/// note has a `+` before that, and behind it a tab and `standby NOTE` or `asks NOTE`. Earlier versions of this library write no
+/// `+`, read over it, and take the rest for a part of the label. Nothing but [`parse_value`] reads the value.
 pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> String {
     let made_at = made_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = format!("{} {}", made_at.as_millis(), claim.label);
     match &claim.standby {
-        Some(note) => format!("{value}\t{} {note}", if is_standby { STANDBY } else { ASKS }),
-        // what stands in the label is no mark
-        None if claim.label.contains('\t') => format!("{value}\t"),
+        Some(note) => format!("+{value}\t{} {note}", if is_standby { STANDBY } else { ASKS }),
         None => value,
     }
 }
@@ -73,14 +71,12 @@ pub(super) fn parse_value(value: &[u8]) -> Option<Value> {
     let made_at = UNIX_EPOCH.checked_add(Duration::from_millis(made_at_ms.parse().ok()?))?;
     // a clock that runs ahead of ours is no reason for an error
     let age = SystemTime::now().duration_since(made_at).unwrap_or_default();
-    let (label, note, is_standby) = match label.rsplit_once('\t') {
-        Some((label, "")) => (label, None, false),
-        Some((before, mark)) => match mark.split_once(' ') {
-            Some((STANDBY, note)) => (before, Some(note), true),
-            Some((ASKS, note)) => (before, Some(note), false),
-            _ => (label, None, false),
-        },
-        None => (label, None, false),
+    let marked = label.rsplit_once('\t').filter(|_| made_at_ms.starts_with('+'));
+    let marked = marked.map(|(label, mark)| (label, mark.split_once(' ')));
+    let (label, note, is_standby) = match marked {
+        Some((label, Some((STANDBY, note)))) => (label, Some(note), true),
+        Some((label, Some((ASKS, note)))) => (label, Some(note), false),
+        _ => (label, None, false),
     };
     Some(Value { label: label.to_owned(), age, note: note.map(str::to_owned), is_standby })
 }
@@ -93,7 +89,7 @@ mod tests {
     /// first, and its own labels are no notes.
     #[test]
     fn labels_and_notes_come_back() {
-        let labels = ["", "app 1", "app\tstandby a:1", "tab\t", "\t\t"];
+        let labels = ["", "app 1", "app\tstandby a:1", "tab\tin a label", "tab\t", "\t\t"];
         for label in labels {
             for (note, is_standby) in [(None, false), (Some("a:1"), true), (Some("a:1"), false)] {
                 let standby = note.map(Into::into);
@@ -105,7 +101,9 @@ mod tests {
                 assert_eq!(parsed.is_standby, is_standby);
             }
         }
-        let earlier = parse_value(b"1 tab\tin a label").expect("it is one of ours");
-        assert_eq!((&*earlier.label, earlier.note), ("tab\tin a label", None));
+        for label in labels {
+            let earlier = parse_value(format!("1 {label}").as_bytes()).expect("it is one of ours");
+            assert_eq!((&*earlier.label, earlier.note, earlier.is_standby), (label, None, false));
+        }
     }
 }

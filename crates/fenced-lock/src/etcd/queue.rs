@@ -127,9 +127,9 @@ impl NameQueue {
         keys
     }
 
-    /// Whether any of this process's claims are in it, be they wanted or not.
+    /// Whether any of this process's claims are in it, be they wanted or not, or its holder is watched.
     pub(super) fn is_used(&self) -> bool {
-        self.claims.own_keys().next().is_some()
+        self.claims.own_keys().next().is_some() || self.holder.is_watched()
     }
 
     /// Since when it should be read again, if it is time: its watcher may have fallen silent, or there is none.
@@ -148,7 +148,7 @@ impl NameQueue {
 
     /// Whether it need not be watched any more.
     pub(super) fn is_idle(&self, linger: Duration) -> bool {
-        let is_kept = self.is_used() || self.holder.is_watched() || self.watcher == Watcher::Asked;
+        let is_kept = self.is_used() || self.watcher == Watcher::Asked;
         !is_kept && self.last_used.elapsed() >= linger
     }
 
@@ -182,9 +182,10 @@ impl About for ObservedClaim {
         !self.is_standby
     }
 
-    /// It is seen since it was first seen.
+    /// It is seen since it was first seen. When it was made is computed from its age at each read, and the first result counts:
+    /// the next would be news.
     fn renew(&mut self, newer: Self) {
-        *self = Self { since: self.since, ..newer };
+        *self = Self { since: self.since, made_at: self.made_at, ..newer };
     }
 }
 
@@ -201,7 +202,8 @@ mod tests {
             revision,
             lease: 1,
             label: Some("a".into()),
-            made_at: None,
+            // as for each claim that is read
+            made_at: Some(SystemTime::now()),
             since,
             note: None,
             is_standby: false,
@@ -253,5 +255,22 @@ mod tests {
         queue.apply(vec![put("a/9-2", 9)]);
         let claims = queue.snapshot().queue;
         assert_eq!((claims.len(), claims[0].revision, claims[0].since), (2, 7, since));
+    }
+
+    /// Goal: while only the holder is watched, the queue is read again in case its watcher has fallen silent, and a holder that
+    /// is still there is no news.
+    #[tokio::test(start_paused = true)]
+    async fn a_watched_holder_is_read_again_and_no_news() {
+        let mut queue = NameQueue::new("a");
+        queue.watcher = Watcher::Created(1);
+        let mut told = queue.watch_holder();
+        assert!(queue.load(vec![put("a/9-1", 5)], 6, 0));
+        told.mark_unchanged();
+        assert!(queue.load(vec![put("a/9-1", 5)], 6, 0));
+        assert!(!told.has_changed().expect("the queue is there"));
+        tokio::time::advance(2 * REREAD_EVERY).await;
+        assert!(queue.due_since().is_some());
+        drop(told);
+        assert!(queue.due_since().is_none());
     }
 }

@@ -50,7 +50,8 @@ async fn a_hand_over_survives_a_lost_answer() {
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
 }
 
-/// Goal: a request for a turn that gets lost is repeated, and one that is refused for good ends no wait.
+/// Goal: a request for a turn is repeated until it is done, also after a refusal for good: a password that changes passes. The
+/// waiter of a lease that is gone is told.
 #[tokio::test(start_paused = true)]
 async fn a_request_for_a_turn_is_repeated() {
     let (backend, _, mutex, guard) = held().await;
@@ -66,10 +67,18 @@ async fn a_request_for_a_turn_is_repeated() {
     let again = tokio::spawn(theirs.requeue());
     let guard = handing_over.await.unwrap().unwrap();
     standby.ask_for_turn();
-    eventually("it was refused", async || asked.count() == 4).await;
-    assert!(!guard.is_contended());
+    eventually("it asks after a refusal", async || guard.is_contended()).await;
+    assert_eq!(asked.count(), 5);
     guard.unlock().await.unwrap();
-    drop(again.await.unwrap().unwrap());
+    let _theirs = again.await.unwrap().unwrap();
+    asked.next(Some(Fault::Fails(BackendErrorKind::LeaseGone)));
+    let told = waiter(&standby, 2).await;
+    standby.ask_for_turn();
+    let reason = LostReason::Revoked;
+    assert_eq!(
+        within("it is told", told).await.unwrap().unwrap_err(),
+        LockError::SessionLost { reason }
+    );
 }
 
 /// Goal: a claim that cannot be withdrawn does not block the lock for as long as the process lives:
