@@ -430,6 +430,7 @@ impl Both {
                     let mut attempt = |order| Attempt {
                         order,
                         instance: "i",
+                        holder: chance.one_in(4).then_some("h"),
                         request: chance.one_in(2).then_some(7),
                         sent_under: chance.one_in(8).then(|| chance.token(&mut revision)).flatten(),
                     };
