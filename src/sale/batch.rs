@@ -267,10 +267,9 @@ impl<'a> Batch<'a> {
         };
         let (ran, unanswered) = until_known(|| self.send(), may_repeat).await;
         let token = self.to.token();
-        let none = |waiting: &mut WaitingOrder| {
+        for waiting in &mut self.orders {
             waiting.sent.note(token, unanswered.as_ref(), ran.as_ref().err());
-        };
-        self.orders.iter_mut().for_each(none);
+        }
         let (fates, ending) = match ran {
             Ok(answered) => self.answered(answered),
             Err(latest) => self.failed(&latest, deadline),
