@@ -59,6 +59,9 @@ CHAOS := --cfg fenced_lock_chaos
 test-build test-lock test-demo test-rest test-seeds chaos simulate: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
 test-lock: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
+# Make takes its job server out of MAKEFLAGS for a recipe, and leaves it in MFLAGS: cargo would warn of it.
+unexport MFLAGS
+
 test: ## check format, lints, docs and licences, then run every test (they start their own servers)
 	@.ci/setup --test
 	@echo "== format"

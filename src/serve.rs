@@ -88,9 +88,6 @@ pub async fn serve_with(
     };
     let state = Arc::new(AppState::new(sale.clone(), http));
     let instance = sale.instance();
-    tracing::info!(instance, lock = sale.guard().status().name, "listening on http://{address}");
-    tell_systemd("READY=1");
-
     let stop = CancellationToken::new();
     let mut doors = Vec::new();
     if let Some((address, admin)) = admin {
@@ -114,6 +111,10 @@ pub async fn serve_with(
         let keeper = Doorkeeper { door, token: peer_token };
         tokio::spawn(peers::serve(listener, keeper, let_in.clone()))
     });
+    // last: who waits for this line has seen the others
+    tracing::info!(instance, lock = sale.guard().status().name, "listening on http://{address}");
+    tell_systemd("READY=1");
+
     let servers = doors.into_iter().map(|(listener, router, options)| {
         server::serve(listener, router, options, stop.clone().cancelled_owned())
     });
