@@ -23,9 +23,13 @@ use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermar
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
 use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
 
-/// How long orders wait for a holder that takes them before this instance asks for a turn: as long as others keep the lock
-/// where all take turns.
+/// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
+/// others keep the lock where all take turns.
 const ASK_AFTER: Duration = Duration::from_millis(50);
+
+/// The same behind a peer that answers. It carries out nothing while the lock goes from one to the next. Where etcd is slow, that
+/// takes longer than [`ASK_AFTER`], and a turn for each instance would be as many handovers more, in which nobody sells.
+const ASK_AFTER_REFUSALS: Duration = Duration::from_secs(1);
 
 /// How long the answer of a holder may take once it has lost the lock.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -49,6 +53,9 @@ struct State {
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
     stuck_since: Option<Instant>,
+    /// The revision of the claim behind which they wait, and since when. While nobody holds the lock, no turn comes sooner for
+    /// being asked for.
+    behind: Option<(i64, Instant)>,
     /// The label of the latest holder without an address behind whom this instance asked for a turn.
     takes_turns: Option<Arc<str>>,
 }
@@ -100,7 +107,8 @@ impl Forwarding {
 
     /// This instance has the lock: the claims that it makes next ask for nothing yet.
     pub(super) fn granted(&self) {
-        self.state.lock().stuck_since = None;
+        let state = &mut *self.state.lock();
+        (state.stuck_since, state.behind) = (None, None);
         self.asks.send_replace(false);
     }
 
@@ -112,11 +120,16 @@ impl Forwarding {
         has_orders: bool,
     ) -> Result<(Remote, OwnedSemaphorePermit), Option<Instant>> {
         let found = self.reachable(cluster, holder);
-        let mut state = self.state.lock();
+        let now = Instant::now();
+        let state = &mut *self.state.lock();
+        let mut patience = ASK_AFTER;
         let again_at = match found {
             Ok(remote) => {
                 let is_silent = state.is_silent(remote.tenure.token) && PEER_SILENCE.is_on();
                 let rests = state.rests.filter(|(token, _)| *token == remote.tenure.token);
+                if !is_silent {
+                    patience = ASK_AFTER_REFUSALS;
+                }
                 match rests {
                     None if !is_silent => {
                         state.stuck_since = None;
@@ -124,7 +137,7 @@ impl Forwarding {
                         let place = Arc::clone(&self.places).try_acquire_owned();
                         return place.map(|place| (remote, place)).map_err(|_| None);
                     }
-                    Some((_, until)) if until <= Instant::now() => {
+                    Some((_, until)) if until <= now => {
                         state.rests = None;
                         Some(until)
                     }
@@ -134,18 +147,22 @@ impl Forwarding {
             Err(until) => until,
         };
         if !has_orders {
-            state.stuck_since = None;
+            (state.stuck_since, state.behind) = (None, None);
             return Err(None);
         }
-        let stuck_since = *state.stuck_since.get_or_insert_with(Instant::now);
-        let alone = holder
-            .borrow()
-            .as_ref()
-            .filter(|claim| claim.note.is_none())
-            .and_then(|claim| claim.label.clone());
+        state.stuck_since.get_or_insert(now);
+        let Some(claim) = &*holder.borrow() else {
+            state.behind = None;
+            return Err(again_at);
+        };
+        let (_, since) = *match &mut state.behind {
+            Some(behind) if behind.0 == claim.revision => behind,
+            behind => behind.insert((claim.revision, now)),
+        };
+        let alone = claim.label.clone().filter(|_| claim.note.is_none());
         let is_known = alone.is_some() && alone == state.takes_turns;
-        let ask_at = if is_known { stuck_since } else { stuck_since + ASK_AFTER };
-        if ask_at <= Instant::now() {
+        let ask_at = if is_known { since } else { since + patience };
+        if ask_at <= now {
             state.takes_turns = alone;
             self.asks.send_if_modified(|asks| !std::mem::replace(asks, true));
             return Err(again_at);
@@ -263,7 +280,8 @@ impl Remote {
         }
         let is_done = |answer: &Result<_, _>| !matches!(answer, Err(Missing::NotDone));
         if answered.iter().all(is_done) {
-            self.forwarding.state.lock().pauses = Backoff::default();
+            let state = &mut *self.forwarding.state.lock();
+            (state.pauses, state.behind) = (Backoff::default(), None);
         } else {
             self.rest(true);
         }
@@ -442,6 +460,39 @@ mod tests {
             assert_eq!(format!("{fate}, {next}"), means, "{case}");
             assert_eq!(learned, Some(Watermark::default()));
         }
+    }
+
+    /// Goal: while the lock goes from one peer to the next, slowly, nobody asks for a turn: each turn would be one more handover, in
+    /// which nobody sells. Only of a peer that refuses for long does an instance ask for the lock.
+    ///
+    /// Method: each holder refuses for a time, and behind each there is none for a time.
+    #[tokio::test(start_paused = true)]
+    async fn it_does_not_ask_while_the_lock_goes_around() {
+        const STEP: Duration = Duration::from_millis(5);
+        let mut asked = Vec::new();
+        for (refuses, nobody) in [(60, 0), (2, 60), (60, 60), (300, 0)] {
+            let sees = Sees::new();
+            let mut has_asked = false;
+            for revision in 1..4 {
+                for _ in 0..refuses {
+                    if let Some(remote) = sees.peer(revision) {
+                        let refused = Err(SendError::NotDone(NotDone::NotTheHolder));
+                        assert!(remote.read(refused, &waiting(), drop).is_ok());
+                    }
+                    has_asked |= sees.asks();
+                    tokio::time::advance(STEP).await;
+                }
+                for _ in 0..nobody {
+                    sees.shown.send_replace(None);
+                    let mut holder = sees.shown.subscribe();
+                    assert!(sees.forwarding.remote(Some(ClusterId(1)), &mut holder, true).is_err());
+                    has_asked |= sees.asks();
+                    tokio::time::advance(STEP).await;
+                }
+            }
+            asked.push(has_asked);
+        }
+        assert_eq!(asked, [false, false, false, true]);
     }
 
     /// Goal: orders wait for a while for a holder that takes them; behind an instance that took none in its last tenure either,
