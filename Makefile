@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny bench arena chaos simulate screenshots clean
+.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny semver bench arena chaos simulate screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -51,7 +51,7 @@ TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null ||
 TEST := $(CARGO) test --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock.
-ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/zookeeper-tls
+ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/serde,fenced-lock/zookeeper-tls
 
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
@@ -112,6 +112,14 @@ deny: ## check the licences and sources of all dependencies
 	@command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ] || \
 	  { echo "building cargo-deny, once: a minute or two" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
+
+# With every feature but `zookeeper-tls`, which builds a second cryptography library.
+BASE ?= HEAD
+semver: ## compare the lock's interface with that of an earlier revision: make semver BASE=main (builds its tool once)
+	@command -v cargo-semver-checks >/dev/null || [ -x $(TOOLS)/bin/cargo-semver-checks ] || \
+	  { echo "building cargo-semver-checks, once: some minutes" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-semver-checks; }
+	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) semver-checks --package fenced-lock --baseline-rev $(BASE) --only-explicit-features \
+	  --features etcd-tls,file,metrics,postgres-tls,redis-tls,serde,zookeeper
 
 bench: setup ## compare the guards of a sale; tables in target/bench (about half an hour)
 	@exec $(LAB) -- bench $(ARGS)

@@ -117,6 +117,7 @@ async fn under_lock(
     print(&state(item, inventory, &inspected, token));
     let fence = inspected.stock.as_ref().and_then(|stock| stock.fence);
     if let Some(fence) = fence.filter(|fence| *fence > token) {
+        let (fence, token) = (fence.revision(), token.revision());
         return Err(format!(
             "the fence is token {fence} of this etcd cluster, but its next token is {token}: the cluster was \
              restored from a backup and its revisions went back. Restore it with \
@@ -143,7 +144,7 @@ async fn under_lock(
                 "The fence would become one of this cluster. The store would refuse every token of cluster {theirs},\n\
                  including that of a live holder. No order is lost. Make sure that no instance uses that cluster."
             ),
-            format!("The fence is token {token} of cluster {}.", token.cluster()),
+            format!("The fence is {}.", of(token)),
         ),
         (What::Store, None) if inspected.stock.is_none() => (
             "This would end the sale of the item and give up all its acknowledged orders. If a complete\n\
@@ -158,8 +159,9 @@ async fn under_lock(
              If etcd was restored from a backup as well, stop all instances first: its tokens went back."
                 .to_owned(),
             format!(
-                "All instances resume with this state, under token {token} or later. If etcd was restored\n\
-                 as well and instances were running, stop them, repeat this command, and start them again."
+                "All instances resume with this state, under token {} or later. If etcd was restored\n\
+                 as well and instances were running, stop them, repeat this command, and start them again.",
+                token.revision()
             ),
         ),
     };
@@ -176,9 +178,12 @@ async fn under_lock(
     Ok(ExitCode::SUCCESS)
 }
 
+fn of(token: Token) -> String {
+    format!("token {} of etcd cluster {}", token.revision(), token.cluster())
+}
+
 /// The state of the item, for the operator.
 fn state(item: &Item, inventory: &Inventory, inspected: &Inspection, token: Token) -> String {
-    let of = |token: Token| format!("token {token} of etcd cluster {}", token.cluster());
     let mut lines = vec![format!("item     {item}"), format!("store    {}", inventory.address())];
     if let Some(Stock { stock, lucky, initial, fence, orders, .. }) = &inspected.stock {
         lines.push(format!("stock    {stock} left and {lucky} sold, of {initial}"));

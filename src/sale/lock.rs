@@ -1,6 +1,7 @@
 //! The guard of the service: the lock that all instances share. Taking it, and asking who holds it.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,10 +106,10 @@ impl EtcdLock {
         lock_name(&self.context.options.lock_name, item)
     }
 
-    /// Takes the lock of `item`, however long it takes. Fails only where waiting cannot help. After a tenure without an
-    /// answer of the store, no claim is made before the store answers, and none once the sale [ends](super::Sale::finish):
-    /// other instances may reach it. With peers, the claim stands by: it asks for a turn only if orders cannot go to the
-    /// holder. Returns the guard, and what makes its claims.
+    /// Takes the lock of `item`, however long it takes. Fails only if the lock service refuses it, or the sale stops. After a
+    /// tenure without an answer of the store, no claim is made before the store answers, and none once the sale
+    /// [ends](super::Sale::finish): other instances may reach it. With peers, the claim stands by: it asks for a turn only if
+    /// orders cannot go to the holder. Returns the guard, and what makes its claims.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(
         &self,
@@ -118,28 +119,16 @@ impl EtcdLock {
         if !self.until_the_store_answers(item).await {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
         }
-        let name = self.name_of(item);
-        loop {
-            let mut mutex = self.sessions.session().await?.mutex(&name)?;
-            let locked = match forwarding {
-                None => mutex.lock().await,
-                Some(forwarding) => {
-                    mutex = mutex.standby(Arc::clone(forwarding.peers.address()))?;
-                    tokio::select! {
-                        biased;
-                        locked = mutex.lock() => locked,
-                        () = forwarding.ask_for_turn(&mutex) => continue,
-                    }
-                }
-            };
-            match locked {
-                // try again with another claim, in another session if need be
-                Err(LockError::Lost { .. } | LockError::SessionLost { .. }) => {
-                    sleep(LOCK_PAUSE).await;
-                }
-                locked => return locked.map(|guard| (guard, mutex)),
-            }
-        }
+        let mut mutex = self.sessions.mutex(&self.name_of(item))?;
+        let Some(forwarding) = forwarding else { return Ok((mutex.lock().await?, mutex)) };
+        mutex = mutex.standby(Arc::clone(forwarding.peers.address()))?;
+        let guard = tokio::select! {
+            biased;
+            locked = mutex.lock() => locked?,
+            // it never ends
+            () = forwarding.ask_for_turn(&mutex) => pending().await,
+        };
+        Ok((guard, mutex))
     }
 
     /// Notes how the latest attempt for `item` failed, or that it did not. If others waited for the lock, they have it for
@@ -221,10 +210,9 @@ impl EtcdLock {
         answered.unwrap_or_else(|_| Err(self.unanswered(QUESTION_TIMEOUT)))
     }
 
-    /// The mutex of an item in the open session; waits for a session.
-    async fn mutex(&self, item: &Item) -> Result<Mutex, SaleError> {
-        let session = self.sessions.session().await;
-        session.and_then(|session| session.mutex(&self.name_of(item))).map_err(unavailable)
+    /// The mutex of an item, for a question; it waits for a session.
+    fn mutex(&self, item: &Item) -> Result<Mutex, SaleError> {
+        self.sessions.mutex(&self.name_of(item)).map_err(unavailable)
     }
 }
 
@@ -302,7 +290,7 @@ impl SaleGuard for EtcdLock {
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
-        let queue = async { self.mutex(item).await?.queue().await.map_err(unavailable) };
+        let queue = async { self.mutex(item)?.queue().await.map_err(unavailable) };
         self.in_time(queue).await
     }
 
@@ -314,8 +302,7 @@ impl SaleGuard for EtcdLock {
         self.in_time(async {
             let mut first_error = None;
             for item in self.context.inventory.known_items(MAX_CHECKED_LOCKS) {
-                let mutex = self.mutex(&item).await?;
-                let error = match mutex.probe().await.map_err(unavailable) {
+                let error = match self.mutex(&item)?.probe().await.map_err(unavailable) {
                     Ok(Some(front)) if front.lease == 0 => {
                         SaleError::LockBlocked { item, key: front.key }
                     }

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions, Token};
+use fenced_lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions, Token};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
@@ -25,19 +25,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let redis = std::env::var("REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let mut redis = redis::Client::open(redis)?.get_multiplexed_async_connection().await?;
     let etcd = EtcdBackend::new(EtcdOptions::new([endpoint]))?;
-    let session =
-        Session::open(Arc::new(etcd), SessionOptions::new(Duration::from_secs(10))).await?;
-    let mutex = session.mutex("greeting")?;
+    let locks = SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(10)));
 
-    let first = mutex.lock().await?;
+    let first = locks.lock("greeting").await?;
     let outdated = first.token();
     first.unlock().await?;
-    let second = mutex.lock().await?;
+    let second = locks.lock("greeting").await?;
     println!("the holder writes: {}", write(&mut redis, second.token(), "hello").await?);
     // a holder that slept through its lease would send this
     println!("an earlier one writes: {}", write(&mut redis, outdated, "goodbye").await?);
     second.unlock().await?;
-    Ok(session.close().await?)
+    locks.close().await;
+    Ok(())
 }
 
 /// Returns whether Redis accepted the write. Lua counts up to 2^53 exactly, more than etcd's revisions will reach.

@@ -15,7 +15,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions, Token};
+use fenced_lock::{EtcdBackend, EtcdOptions, SessionKeeper, SessionOptions, Token};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::NoTls;
@@ -60,19 +60,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (postgres, connection) = tokio_postgres::connect(&postgres, NoTls).await?;
     tokio::spawn(connection);
     let etcd = EtcdBackend::new(EtcdOptions::new([at("ETCD", "http://127.0.0.1:2379")]))?;
-    let ttl = Duration::from_secs(2);
-    let session = Session::open(Arc::new(etcd), SessionOptions::new(ttl)).await?;
+    let locks = SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(2)));
 
-    let guard = session.mutex("two-stores")?.lock().await?;
+    let guard = locks.lock("two-stores").await?;
     let mut stores = Stores { token: guard.token(), redis, postgres };
     stores.repair().await?;
     if let Ok(order) = var("ORDER") {
         stores.sell(&order).await?;
     }
     // a process that was stopped has lost its lock
-    if guard.unlock().await.is_ok() {
-        session.close().await?;
-    }
+    guard.unlock().await.ok();
+    locks.close().await;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::inner::{SessionInner, UnderWay};
-use super::mutex::Standby;
+use super::mutex::Told;
 use super::owner::OwnerId;
 use super::{
     BackendErrorKind, Claim, ClaimStatus, GrantToken, Guard, LockError, PutMode, Session, Ticket,
@@ -21,14 +21,14 @@ use super::{
 
 /// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
 ///
-/// A task of the session does the work, and ends it also after the caller has dropped the future: it then
-/// withdraws the claim, or releases the grant.
+/// A task of the session does the work. If the caller drops the future, the task goes on, and withdraws the claim or releases the
+/// grant.
 pub(super) async fn acquire<T: GrantToken>(
     session: &Session<T>,
     name: &Arc<str>,
     owner: OwnerId,
     mode: PutMode,
-    standby: Option<&Standby>,
+    standby: Option<Told>,
 ) -> Result<Option<Guard<T>>, LockError> {
     let inner = &session.inner;
     if let Err(error) = inner.check() {
@@ -39,13 +39,12 @@ pub(super) async fn acquire<T: GrantToken>(
     }
     let waiting = tracing::debug_span!("lock", %name);
     let (reply, answer) = oneshot::channel();
-    let claim = inner.new_claim(name, standby);
+    let claim = inner.new_claim(name, standby.as_ref().map(|(standby, _)| standby));
     let session = session.clone();
-    let standby = standby.map(|standby| (standby.clone(), standby.asks.subscribe()));
     let attempt =
         Attempt { session, claim, may_exist: false, owner, mode, standby, reply, under_way: None };
     inner.spawn_tracked(attempt.run().instrument(waiting));
-    // only a runtime that shuts down drops the task without an answer
+    // without an answer, the runtime has dropped the task, as it shuts down
     answer.await.unwrap_or_else(|_| Err(inner.ended()))
 }
 
@@ -57,9 +56,9 @@ struct Attempt<T: GrantToken> {
     owner: OwnerId,
     mode: PutMode,
     /// What tells the claim to ask for a turn, if it stands by.
-    standby: Option<(Standby, watch::Receiver<()>)>,
+    standby: Option<Told>,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
-    /// Until the claim's request is answered.
+    /// Present until the claim's request is answered.
     under_way: Option<UnderWay<T>>,
 }
 
@@ -93,7 +92,7 @@ impl<T: GrantToken> Attempt<T> {
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
-        // else it is to be withdrawn, and counts until it is
+        // else the claim must be withdrawn, and counts as under way until then
         if !self.reply.is_closed() {
             self.under_way = None;
         }
@@ -122,9 +121,8 @@ impl<T: GrantToken> Attempt<T> {
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try.
-    /// `None` if a try found the lock taken, or the claim to hand over is gone; otherwise also how long the answered
-    /// request took.
+    /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try. Returns the ticket,
+    /// and how long the answered request took; `None` if a try found the lock taken, or the claim to hand over is gone.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         if matches!(self.mode, PutMode::AtEnd) {
@@ -139,7 +137,7 @@ impl<T: GrantToken> Attempt<T> {
             let may_have_existed = std::mem::replace(&mut self.may_exist, true);
             let put = inner.ask(async { inner.backend.put(&self.claim, &self.mode).await });
             let error = match put.await {
-                // an earlier request, which was not answered, may have released it
+                // an earlier request without an answer may have released the claim to hand over
                 Ok(None) if may_have_existed && matches!(self.mode, PutMode::After(_)) => {
                     self.mode = PutMode::AtEnd;
                     continue;
@@ -175,13 +173,13 @@ impl<T: GrantToken> Attempt<T> {
     }
 }
 
-/// Has the claim ask for a turn, once it is told to, and tries until the backend has done it. Never ends.
+/// Waits until the claim shall ask for a turn, and repeats the backend's request until it succeeds. Never ends.
 async fn ask_for_turn<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     claim: Claim,
     told: Option<watch::Receiver<()>>,
 ) -> Infallible {
-    // an error means that nobody is left who could tell it
+    // an error means that the mutex and all its clones are gone
     if let Some(mut told) = told
         && told.changed().await.is_ok()
     {
@@ -194,7 +192,7 @@ async fn ask_for_turn<T: GrantToken>(
                     drop(inner.revoked());
                     break;
                 }
-                // also a refusal for good may pass, such as one for a password that is being changed
+                // even a permanent refusal may pass, for example while a password is being changed
                 BackendErrorKind::Refused | BackendErrorKind::Permanent => {
                     backoff.next_rare().min(inner.lease.ttl)
                 }

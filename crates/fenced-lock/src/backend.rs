@@ -166,15 +166,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands.
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
-    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is not
-    /// in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing to do.
-    /// After an error other than `LeaseGone` the session asks again.
+    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is
+    /// not in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing
+    /// to do. After an error other than `LeaseGone` the session asks again.
     async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError>;
 
-    /// Shows the holder of `name`, and each new one, as far as this process knows it: no request is made, so it is as late as
-    /// what shows this backend the queue, and a holder from before an interruption is shown until there is news. `None` in it
-    /// means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives. It is
-    /// closed when the backend is gone.
+    /// Shows the holder of `name`, and each new one, as far as this process knows it. It makes no request: the backend's watch
+    /// shows a new holder, and after an interruption the receiver keeps the old one until the watch is back. `None` in the
+    /// receiver means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives.
+    /// The channel is closed when the backend is gone.
     ///
     /// `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can;
     /// [`HolderWatch`](super::HolderWatch) helps another one.

@@ -1,7 +1,7 @@
 //! Switches with which a fault suite removes the lock's safeguards.
 //!
-//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing here can be switched: [`Safeguard::is_on`] is a constant. A cargo
-//! feature would not do: any dependency of a program could switch it on.
+//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing can be switched: [`Safeguard::is_on`] is a constant. It is no cargo
+//! feature, because any dependency of a program could turn that on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -36,7 +36,7 @@ pub struct Claim {
     pub name: Arc<str>,
     /// The id of its lease.
     pub lease: i64,
-    /// Counts the claims of its session.
+    /// The number of the claim in its session.
     pub number: u64,
     /// Who makes it, for a human who looks at the queue.
     pub label: Arc<str>,
@@ -94,7 +94,7 @@ impl<T> Ticket<T> {
     }
 }
 
-/// What reports to a [`Ticket`] where its claim stands.
+/// The sender that tells a [`Ticket`] where its claim stands.
 #[derive(Debug)]
 pub(crate) struct Reporter<T = Token> {
     status: watch::Sender<ClaimStatus<T>>,
@@ -116,7 +116,7 @@ impl<T: GrantToken> Reporter<T> {
         *self.status.borrow()
     }
 
-    /// Moves on to this status, never back. A watcher is told only of what changes.
+    /// Moves on to this status, never back. Tells the ticket only of a change.
     pub(crate) fn report(&self, news: ClaimStatus<T>) {
         self.status.send_if_modified(|status| {
             let moves = match status {
@@ -165,7 +165,7 @@ impl QueueEntry {
     }
 }
 
-/// A claim, as what watches its queue has shown it.
+/// A claim, as the watch of its queue has shown it.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedClaim {

@@ -124,7 +124,7 @@ pub struct BackendError {
     /// What the failure means.
     pub kind: BackendErrorKind,
     cause: Arc<dyn Error + Send + Sync>,
-    /// Text for people, where the causes' own texts are not for people.
+    /// Text for people, if the causes' own texts are not for people.
     words: Option<Arc<str>>,
 }
 

@@ -9,6 +9,7 @@ use tracing::Instrument as _;
 
 use super::acquire::acquire;
 use super::hold::Hold;
+use super::mutex::Standby;
 use super::{GrantToken, LockError, PutMode, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
@@ -137,9 +138,12 @@ impl<T: GrantToken> Guard<T> {
         }
     }
 
-    /// Runs `work` under the guard and unlocks. See [`SessionKeeper::with`](super::SessionKeeper::with).
-    pub(super) async fn with<R>(self, work: impl AsyncFnOnce(&Self) -> R) -> Result<R, LockError> {
-        let done = self.run(work(&self)).await?;
+    /// Runs `work` with another guard of this tenure, and unlocks. See [`SessionKeeper::with`](super::SessionKeeper::with).
+    pub(super) async fn with<F: Future>(
+        self,
+        work: impl FnOnce(Self) -> F,
+    ) -> Result<F::Output, LockError> {
+        let done = self.run(work(self.reenter()?)).await?;
         match self.unlock().await {
             // it was held to the end of the work, and the claim goes later
             Ok(()) | Err(LockError::Backend(_)) => Ok(done),
@@ -208,7 +212,7 @@ impl<T: GrantToken> Guard<T> {
         self.armed = false;
         let (owner, name) = (self.hold.owner, &self.hold.claim.name);
         let mode = PutMode::After(self.hold.claim.clone());
-        let standby = self.hold.standby.as_ref();
+        let standby = self.hold.standby.as_ref().map(Standby::told);
         acquire(&self.session, name, owner, mode, standby).await?.ok_or_else(|| self.hold.loss())
     }
 }

@@ -1,12 +1,12 @@
-//! Telling who holds a lock.
+//! Tells watchers who holds a lock.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ObservedClaim;
 
-/// Tells who holds one lock: a backend notes in it what it knows, and whoever [watches](super::Backend::watch_holder) is told
-/// of what is new.
+/// The holder of one lock, for those who [watch](super::Backend::watch_holder): a backend notes the holder here, and each watcher
+/// is told of a new one.
 #[derive(Debug, Default)]
 pub struct HolderWatch {
     holder: Option<ObservedClaim>,
@@ -30,7 +30,7 @@ impl HolderWatch {
         }
     }
 
-    /// The holder, as it was noted last. It is seen since it was first noted.
+    /// The holder that was noted last. Its `since` is the time at which it was first noted.
     pub fn holder(&self) -> Option<&ObservedClaim> {
         self.holder.as_ref()
     }

@@ -26,9 +26,9 @@ use super::{
     Released, SessionOptions,
 };
 
-/// While so many claims of a session are on their way into the queue of one name, or out of it after their callers gave
-/// them up, further callers wait. Else callers whose patience ends before the service answers would fill the queue, and the
-/// service be the slower for it.
+/// The most claims of a session that may be under way at one name: into the queue, or out of it after their callers gave them up.
+/// Further callers wait. Without this limit, callers that give up before the service answers would fill the queue and slow the
+/// service down.
 const MOST_UNDER_WAY: usize = 64;
 
 /// What all handles of one session share.
@@ -37,19 +37,19 @@ pub(super) struct SessionInner<T: GrantToken> {
     pub(super) lease: Lease,
     pub(super) validity: Validity,
     pub(super) runtime: Handle,
-    /// Set when the session closes: waiters fail, and no new ones are let in.
+    /// Cancelled when the session closes: then waiters fail, and new callers are refused.
     pub(super) closing: CancellationToken,
-    /// The acquires and releases under way, for `close` to wait for. There is at most one for each
-    /// future that waits and each guard that was dropped, and the claims that were given up: see [`MOST_UNDER_WAY`].
+    /// The acquires and releases for which `close` waits. There is at most one for each future that waits and for each guard that
+    /// was dropped, and [`MOST_UNDER_WAY`] limits those of claims that were given up.
     pub(super) tasks: TaskTracker,
-    /// For each name with claims under way: the room for more of them.
+    /// For each name with claims under way: how many more may be.
     under_way: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     label: Arc<str>,
     /// The number of the next claim.
     next_claim: AtomicU64,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
-    /// How long before the lease can end the session is lost; a lost hold is released so much later.
+    /// The session counts as lost so long before the lease can end, and a lost hold is released so much later.
     pub(super) margin: Duration,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
@@ -139,7 +139,7 @@ impl<T: GrantToken> SessionInner<T> {
         LockError::SessionLost { reason: LostReason::Revoked }
     }
 
-    /// Why nothing is granted any more.
+    /// The error for a session that is lost or closing.
     pub(super) fn ended(&self) -> LockError {
         let reason = self.validity.lost_reason().unwrap_or(LostReason::Closed);
         LockError::SessionLost { reason }
@@ -162,7 +162,7 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Withdraws the claim in the background. One that counts as `under_way` goes on to count.
+    /// Withdraws the claim in the background. A claim that counts as `under_way` counts until then.
     pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim, under_way: Option<UnderWay<T>>) {
         let inner = Arc::clone(self);
         let under_way = under_way.unwrap_or_else(|| UnderWay::new(self, &claim.name));
@@ -175,18 +175,18 @@ impl<T: GrantToken> SessionInner<T> {
         self.spawn_tracked(release);
     }
 
-    /// Withdraws the claim, trying again for a TTL unless the session is lost. What is not answered
-    /// then gives up the session, so that the claim ends with the lease and blocks no other. What is
-    /// refused is no reason to end the other holds: it is tried again now and then.
+    /// Withdraws the claim. Tries again for a TTL, unless the session is lost. If the service has not answered by then, the
+    /// session is given up: the claim ends with its lease, and blocks no other claim. If the service refuses, the session goes
+    /// on, since its other holds must not end, and the request is repeated once a TTL.
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
         let mut may_be_done = false;
         let mut backoff = Backoff::default();
         loop {
-            // sent also when the lease seems lost: a key that is still there should go now
+            // also when the lease seems lost: the claim may still be there, and should go now
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
-                // it went by an earlier request, or with the lease
+                // an earlier request, or the end of the lease, took the claim out
                 Ok(Released::Gone) if may_be_done => {
                     return self.check_lost().map(|()| Released::Unknown);
                 }
@@ -196,7 +196,7 @@ impl<T: GrantToken> SessionInner<T> {
                 }
                 Err(error) => error,
             };
-            // the claim went with it, unless an earlier request took it out: its holder must expect the worse
+            // the claim ended with its lease, or an earlier request took it out; the holder must assume the former
             if error.kind == BackendErrorKind::LeaseGone {
                 return Err(self.revoked());
             }
@@ -206,7 +206,7 @@ impl<T: GrantToken> SessionInner<T> {
             self.check_lost()?;
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
-            // a session that closes gives its lease back, or lets it end
+            // the claim of a session that closes ends with the lease
             if is_refused && (is_over || self.closing.is_cancelled()) {
                 tracing::warn!(
                     %claim, ?error,
@@ -226,7 +226,7 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Withdraws a claim that may not be withdrawn, for as long as the session lives.
+    /// Goes on to ask for the withdrawal that the service refuses, once a TTL, for as long as the session lives.
     async fn release_late(&self, claim: &Claim) {
         loop {
             tokio::select! {
@@ -241,7 +241,7 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Drains and revokes, once, and keeps the result.
+    /// Waits for the tasks and revokes the lease. A second call returns the result of the first.
     pub(super) async fn close(&self) -> Result<(), BackendError> {
         self.closed.get_or_init(|| self.drain_and_revoke()).await.clone()
     }
@@ -268,7 +268,7 @@ impl<T: GrantToken> SessionInner<T> {
                 Err(error) if error.kind == BackendErrorKind::LeaseGone => return Ok(()),
                 Err(error) => error,
             };
-            // by then the lease has ended by itself, as does one that may not be revoked
+            // after a TTL the lease has ended by itself; a refusal for good leaves it to that
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {
@@ -289,7 +289,7 @@ pub(super) struct UnderWay<T: GrantToken> {
 }
 
 impl<T: GrantToken> UnderWay<T> {
-    /// Counts only if there is room.
+    /// Counts at once if there is room; see [`until_it_counts`](Self::until_it_counts).
     pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Self {
         let new = || Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let room = Arc::clone(inner.under_way.lock().entry(Arc::clone(name)).or_insert_with(new));
@@ -297,7 +297,7 @@ impl<T: GrantToken> UnderWay<T> {
         Self { inner: Arc::clone(inner), name: Arc::clone(name), room: Some(room), permit }
     }
 
-    /// Waits for room, behind those that waited before.
+    /// Waits for room, in the order of the calls.
     pub(super) async fn until_it_counts(&mut self) {
         if let (None, Some(room)) = (&self.permit, &self.room) {
             // no room is closed

@@ -10,18 +10,19 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
+use super::mutex::{Source, Told};
 use super::process::spawn_on;
 use super::session::runtime_of;
 use super::{
-    Backend, GrantToken, Guard, LockError, LostReason, ObservedClaim, Session, SessionOptions,
-    Token,
+    Backend, GrantToken, Guard, LockError, LostReason, Mutex, ObservedClaim, Owner, Session,
+    SessionOptions, Token,
 };
 
 /// Locks for the life of a service: opens a session, and the next one whenever it is lost.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
-/// use fenced_lock::{LockError, MemoryBackend, SessionKeeper, SessionOptions};
+/// use fenced_lock::{LockError, MemoryBackend, Owner, SessionKeeper, SessionOptions};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), LockError> {
@@ -33,6 +34,11 @@ use super::{
 ///     guard.token().revision()
 /// });
 /// println!("{}", left.await?);
+///
+/// // nested calls pass the owner on, who enters again without a request
+/// let mut owner = Owner::new();
+/// let _outer = locks.lock_as("stock", &mut owner).await?;
+/// let _inner = locks.lock_as("stock", &mut owner).await?;
 /// locks.close().await;
 /// # Ok(())
 /// # }
@@ -95,25 +101,62 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.backend.watch_holder(name)
     }
 
+    /// The mutex of this name, for what needs more than [`lock`](Self::lock): it shows the queue, and
+    /// [stands by](Mutex::standby). It returns the service's refusals at once and waits for a session for as long as its caller
+    /// does, for callers who have a deadline and an answer of their own to a refusal.
+    ///
+    /// # Errors
+    /// [`LockError::InvalidName`].
+    pub fn mutex(&self, name: &str) -> Result<Mutex<T>, LockError> {
+        Mutex::new(Source::Keeper(self.clone()), name)
+    }
+
     /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](super::Mutex::lock).
+    /// As [`Mutex::lock`].
     ///
     /// # Errors
     /// What is not retried, see [the type](Self#what-is-retried): [`LockError::Backend`], [`LockError::InvalidName`];
     /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Timeout`] if there was no session for a TTL.
     pub async fn lock(&self, name: &str) -> Result<Guard<T>, LockError> {
+        self.lock_as(name, &mut Owner::new()).await
+    }
+
+    /// Takes the lock of this name for `owner`; at once and without a request if `owner` holds it already: see
+    /// [`Mutex::lock_as`].
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn lock_as(&self, name: &str, owner: &mut Owner) -> Result<Guard<T>, LockError> {
+        self.lock_again(&self.mutex(name)?, owner, None, Some(self.patience)).await
+    }
+
+    /// Takes the lock. Claims again what was lost, in the next session if necessary. `limit`: for how long there may be no
+    /// session, and for how long refusals are tried again. Without it, the wait for a session lasts, and a refusal is returned at
+    /// once.
+    pub(super) async fn lock_again(
+        &self,
+        mutex: &Mutex<T>,
+        owner: &Owner,
+        told: Option<Told>,
+        limit: Option<Duration>,
+    ) -> Result<Guard<T>, LockError> {
         let mut backoff = Backoff::default();
         let mut failing_since: Option<Instant> = None;
         loop {
-            let patience = self
-                .patience
-                .saturating_sub(failing_since.map_or(Duration::ZERO, |at| at.elapsed()));
-            let mutex = self.session_within(patience).await?.mutex(name)?;
+            let failing_for = failing_since.map_or(Duration::ZERO, |at| at.elapsed());
+            let session = match limit {
+                Some(limit) => self.session_within(limit.saturating_sub(failing_for)).await?,
+                None => self.session().await?,
+            };
             let asked_at = Instant::now();
-            let error = match mutex.lock().await {
-                Err(error) if passes(&error) => error,
+            let error = match mutex.lock_in(&session, owner, told.clone()).await {
+                Err(error) if limit.is_some() && passes(&error) => error,
+                Err(error @ (LockError::Lost { .. } | LockError::SessionLost { .. })) => error,
                 locked => return locked,
             };
             // after a long wait, earlier failures do not count
@@ -121,10 +164,11 @@ impl<T: GrantToken> SessionKeeper<T> {
                 (failing_since, backoff) = (None, Backoff::default());
             }
             let pause = backoff.next();
-            if failing_since.get_or_insert_with(Instant::now).elapsed() + pause >= self.patience {
+            let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
+            if limit.is_some_and(|limit| failing_for + pause >= limit) {
                 return Err(error);
             }
-            tracing::debug!(name, ?error, "could not lock: trying again");
+            tracing::debug!(name = mutex.name(), ?error, "could not lock: trying again");
             sleep(pause).await;
         }
     }
@@ -133,17 +177,48 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// most, and tries once.
     ///
     /// # Cancel safety
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`Mutex::try_lock`].
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock) and [`lock`](Self::lock).
+    /// As [`Mutex::try_lock`] and [`lock`](Self::lock).
     pub async fn try_lock(&self, name: &str) -> Result<Option<Guard<T>>, LockError> {
-        self.session_within(self.patience).await?.mutex(name)?.try_lock().await
+        self.try_lock_as(name, &mut Owner::new()).await
+    }
+
+    /// Takes the lock of this name for `owner` if it is free or the owner's.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock).
+    pub async fn try_lock_as(
+        &self,
+        name: &str,
+        owner: &mut Owner,
+    ) -> Result<Option<Guard<T>>, LockError> {
+        self.session_within(self.patience).await?.mutex(name)?.try_lock_as(owner).await
     }
 
     /// Takes the lock of this name, runs `work` and unlocks. Returns what `work` returned, if the lock was held until it
-    /// ended. If the hold is lost in the middle, `work` is dropped at the point where it waits, and nothing of it is
-    /// repeated: see [`Guard::run`].
+    /// ended. `work` gets a guard of its own, [re-entered](Guard::reenter). A guard that outlives `work` keeps the lock.
+    ///
+    /// If the hold is lost in the middle, `work` is dropped at the point where it waits, and nothing of it is repeated: see
+    /// [`Guard::run`]. Work whose outcome must be known also then takes the lock by [`lock`](Self::lock), and asks
+    /// [`Guard::is_lost`].
+    ///
+    /// The future is `Send` if that of `work` is, so a task can run it:
+    ///
+    /// ```
+    /// use fenced_lock::{Guard, SessionKeeper};
+    ///
+    /// fn in_background<F>(locks: SessionKeeper, work: impl FnOnce(Guard) -> F + Send + 'static)
+    /// where
+    ///     F: Future<Output = ()> + Send + 'static,
+    /// {
+    ///     tokio::spawn(async move { locks.with("orders", work).await });
+    /// }
+    /// ```
     ///
     /// # Cancel safety
     /// When the future is dropped, so is `work`, and the lock is released in the background.
@@ -151,11 +226,11 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// # Errors
     /// As [`lock`](Self::lock), before `work` began; [`LockError::Lost`] or [`LockError::SessionLost`] if the hold was lost
     /// before it ended, also where only the release showed it: writes that the store accepted with the token stand.
-    pub async fn with<R>(
+    pub async fn with<F: Future>(
         &self,
         name: &str,
-        work: impl AsyncFnOnce(&Guard<T>) -> R,
-    ) -> Result<R, LockError> {
+        work: impl FnOnce(Guard<T>) -> F,
+    ) -> Result<F::Output, LockError> {
         self.lock(name).await?.with(work).await
     }
 

@@ -1,7 +1,7 @@
-//! A reentrant distributed lock with fencing tokens.
+//! A reentrant distributed lock with fencing tokens, for tokio.
 //!
 //! A [`SessionKeeper`] is what a service holds: it locks by name, for the life of the process. A [`Guard`] is proof of
-//! holding a lock, and dropping it releases the lock.
+//! holding a lock, and dropping it releases the lock. The module of each backend begins with a program; `file` needs no server.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -9,7 +9,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), LockError> {
-//! // `EtcdBackend` in production, `MemoryBackend` in tests
+//! // `MemoryBackend` is for tests: it locks nothing outside of this process
 //! let backend = Arc::new(MemoryBackend::new());
 //! let locks = SessionKeeper::start(backend, SessionOptions::new(Duration::from_secs(30)));
 //!
@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! Below it, a [`Session`] is one lease, kept alive; all claims of its [`Mutex`]es depend on it. [`Mutex`] has re-entry, and
-//! the queue of those that hold and wait.
+//! Nested calls enter again by [`SessionKeeper::lock_as`]. A [`Mutex`] shows the queue of those that hold and wait. Below the
+//! keeper, a [`Session`] is one lease, kept alive; all claims depend on it.
 //!
 //! # What it promises
 //!
@@ -71,6 +71,7 @@
 //! - `zookeeper`: `ZooKeeperBackend`, on ZooKeeper from 3.6 on.
 //! - `etcd-tls`, `postgres-tls`, `redis-tls`, `zookeeper-tls`: the backend with TLS. Building it needs a C compiler.
 //! - `metrics`: see [below](#logs-and-metrics).
+//! - `serde`: [`Token`] and [`ClusterId`] as text.
 //!
 //! `RUSTFLAGS="--cfg fenced_lock_chaos"` is for fault suites: it lets a program switch off each safeguard of the lock.
 //!
@@ -190,11 +191,11 @@ pub use promises::{
 #[cfg(feature = "redis")]
 pub use redis::{RedisBackend, RedisOptions, RedlockBackend};
 pub use session::{Session, SessionOptions};
-pub use token::{ClusterId, Token};
+pub use token::{ClusterId, ParseTokenError, Token};
 #[cfg(feature = "zookeeper")]
 pub use zookeeper::{ZooKeeperBackend, ZooKeeperOptions};
 
-/// The README's example, compiled.
-#[cfg(all(doctest, feature = "etcd"))]
+/// The README's examples, compiled.
+#[cfg(all(doctest, feature = "etcd", feature = "file", feature = "postgres", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -16,8 +16,8 @@ use super::{
 };
 
 /// A lock service in this process, for tests of services that use the lock: it follows tokio's clock, so leases expire in paused
-/// time, and it fails when a test asks it to. Let the service take a [`Session`](crate::Session) or a
-/// [`SessionKeeper`](crate::SessionKeeper), which do not name the backend.
+/// time, and it fails when a test asks it to. Let the service take a [`SessionKeeper`](crate::SessionKeeper), which does not name
+/// the backend.
 ///
 /// In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
 ///
@@ -29,14 +29,14 @@ use super::{
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
-/// use fenced_lock::{MemoryBackend, Session, SessionOptions};
+/// use fenced_lock::{MemoryBackend, SessionKeeper, SessionOptions};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), fenced_lock::LockError> {
 /// let service = MemoryBackend::new();
 /// let options = SessionOptions::new(Duration::from_secs(10));
-/// let session = Session::open(Arc::new(service.clone()), options).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
+/// let locks = SessionKeeper::start(Arc::new(service.clone()), options);
+/// let guard = locks.lock("stock-lock").await?;
 ///
 /// service.set_silent(true); // renewals are not answered any more
 /// guard.lost().await; // and the holder knows in time, by its own clock

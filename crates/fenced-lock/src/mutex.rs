@@ -7,7 +7,9 @@ use tokio::time::Instant;
 
 use super::acquire::acquire;
 use super::error::MAX_NAME_LENGTH_BYTES;
-use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, Token};
+use super::{
+    GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, SessionKeeper, Token,
+};
 
 /// A lock, known to all processes by its name, which is 1 to 256 bytes without
 /// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
@@ -31,11 +33,21 @@ use super::{GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, T
 ///     Ok(())
 /// }
 /// ```
+///
+/// The mutex of a [`Session`] fails when the session is lost. That of a [`SessionKeeper`] goes on in the next session, and keeps
+/// the keeper's session open.
 #[derive(Clone, Debug)]
 pub struct Mutex<T: GrantToken = Token> {
-    session: Session<T>,
+    source: Source<T>,
     name: Arc<str>,
     standby: Option<Standby>,
+}
+
+/// Where a mutex has its session from.
+#[derive(Clone, Debug)]
+pub(super) enum Source<T: GrantToken> {
+    Session(Session<T>),
+    Keeper(SessionKeeper<T>),
 }
 
 /// How the claims of a mutex stand by.
@@ -46,14 +58,24 @@ pub(super) struct Standby {
     pub(super) asks: watch::Sender<()>,
 }
 
+/// How a claim stands by, and what tells it to ask for a turn.
+pub(super) type Told = (Standby, watch::Receiver<()>);
+
+impl Standby {
+    /// For a claim that is made now, and for those that take its place.
+    pub(super) fn told(&self) -> Told {
+        (self.clone(), self.asks.subscribe())
+    }
+}
+
 impl<T: GrantToken> Mutex<T> {
-    pub(super) fn new(session: Session<T>, name: &str) -> Result<Self, LockError> {
+    pub(super) fn new(source: Source<T>, name: &str) -> Result<Self, LockError> {
         let valid = (1..=MAX_NAME_LENGTH_BYTES).contains(&name.len())
             && !name.chars().any(char::is_control);
         if !valid {
             return Err(LockError::InvalidName { name: name.to_owned() });
         }
-        Ok(Self { session, name: name.into(), standby: None })
+        Ok(Self { source, name: name.into(), standby: None })
     }
 
     /// The same lock, for claims that stand by: they wait in the queue as all others do, and are granted in their order, but
@@ -94,7 +116,8 @@ impl<T: GrantToken> Mutex<T> {
         &self.name
     }
 
-    /// Takes the lock, waiting for as long as it takes or until the session is lost.
+    /// Takes the lock, waiting for as long as it takes. In a session, it waits until the session is lost. The mutex of a keeper
+    /// waits for a session, and makes another claim, if need be in the next session, when its claim or session is lost.
     ///
     /// # Cancel safety
     /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to
@@ -103,9 +126,9 @@ impl<T: GrantToken> Mutex<T> {
     /// for [the longest hold](super::SessionOptions::hold_for).
     ///
     /// # Errors
-    /// [`LockError::SessionLost`] when the session is lost or closed, also while waiting;
-    /// [`LockError::Lost`] when the claim was deleted: call again; [`LockError::Backend`] when the backend
-    /// refuses. A request that is not answered is repeated until it is or the session is lost.
+    /// [`LockError::SessionLost`] when the session is lost, or the session or the keeper closed, also while waiting;
+    /// [`LockError::Lost`] when the claim was deleted: call again. A keeper's mutex does so itself. [`LockError::Backend`] when
+    /// the backend refuses. A request that is not answered is repeated until it is or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
         self.lock_as(&mut Owner::new()).await
     }
@@ -119,9 +142,23 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_as(&self, owner: &mut Owner) -> Result<Guard<T>, LockError> {
+        let told = self.standby.as_ref().map(Standby::told);
+        match &self.source {
+            Source::Session(session) => self.lock_in(session, owner, told).await,
+            Source::Keeper(keeper) => keeper.lock_again(self, owner, told, None).await,
+        }
+    }
+
+    /// Takes the lock in this session.
+    pub(super) async fn lock_in(
+        &self,
+        session: &Session<T>,
+        owner: &Owner,
+        told: Option<Told>,
+    ) -> Result<Guard<T>, LockError> {
         let asked_at = Instant::now();
         let lost = || LockError::Lost { name: Arc::clone(&self.name), after: asked_at.elapsed() };
-        self.enter(owner, PutMode::AtEnd).await?.ok_or_else(lost)
+        self.enter(session, owner, PutMode::AtEnd, told).await?.ok_or_else(lost)
     }
 
     /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
@@ -133,7 +170,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(&Owner::new(), PutMode::IfEmpty).await
+        self.try_lock_as(&mut Owner::new()).await
     }
 
     /// Takes the lock for `owner` if it is free or the owner's.
@@ -144,11 +181,11 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
     pub async fn try_lock_as(&self, owner: &mut Owner) -> Result<Option<Guard<T>>, LockError> {
-        self.enter(owner, PutMode::IfEmpty).await
+        let told = self.standby.as_ref().map(Standby::told);
+        self.enter(&self.session().await?, owner, PutMode::IfEmpty, told).await
     }
 
-    /// Takes the lock, runs `work` and unlocks: see [`SessionKeeper::with`](super::SessionKeeper::with), which also
-    /// outlives a lost session.
+    /// Takes the lock, runs `work` and unlocks: see [`SessionKeeper::with`](super::SessionKeeper::with).
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock) and [`Guard::run`].
@@ -158,7 +195,10 @@ impl<T: GrantToken> Mutex<T> {
     ///
     /// # Panics
     /// Outside of a tokio runtime with timers.
-    pub async fn with<R>(&self, work: impl AsyncFnOnce(&Guard<T>) -> R) -> Result<R, LockError> {
+    pub async fn with<F: Future>(
+        &self,
+        work: impl FnOnce(Guard<T>) -> F,
+    ) -> Result<F::Output, LockError> {
         self.lock().await?.with(work).await
     }
 
@@ -170,7 +210,7 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn queue(&self) -> Result<Vec<QueueEntry>, LockError> {
-        Ok(self.session.inner.backend.queue(&self.name).await?)
+        Ok(self.session().await?.inner.backend.queue(&self.name).await?)
     }
 
     /// The holder of the lock, in any process; `None` if it is free. It fails where a claim would, for lack of
@@ -182,19 +222,33 @@ impl<T: GrantToken> Mutex<T> {
     /// # Errors
     /// [`LockError::Backend`].
     pub async fn probe(&self) -> Result<Option<QueueEntry>, LockError> {
-        Ok(self.session.inner.backend.probe(&self.name).await?)
+        Ok(self.session().await?.inner.backend.probe(&self.name).await?)
     }
 
-    async fn enter(&self, owner: &Owner, mode: PutMode) -> Result<Option<Guard<T>>, LockError> {
-        let current = self.session.inner.hold_of(&self.name);
+    /// The session, waiting for one to be opened where a keeper does so.
+    async fn session(&self) -> Result<Session<T>, LockError> {
+        match &self.source {
+            Source::Session(session) => Ok(session.clone()),
+            Source::Keeper(keeper) => keeper.session().await,
+        }
+    }
+
+    async fn enter(
+        &self,
+        session: &Session<T>,
+        owner: &Owner,
+        mode: PutMode,
+        told: Option<Told>,
+    ) -> Result<Option<Guard<T>>, LockError> {
+        let current = session.inner.hold_of(&self.name);
         // a lost hold does not count, though it is still known while one of its guards lives
         let current = current.filter(|hold| hold.owner == owner.id && !hold.is_lost());
         // its last guard may just have been dropped elsewhere
         if let Some(hold) = current
             && hold.enter()?
         {
-            return Ok(Some(Guard::new(hold, self.session.clone())));
+            return Ok(Some(Guard::new(hold, session.clone())));
         }
-        acquire(&self.session, &self.name, owner.id, mode, self.standby.as_ref()).await
+        acquire(session, &self.name, owner.id, mode, told).await
     }
 }

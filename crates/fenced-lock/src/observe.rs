@@ -1,17 +1,17 @@
-//! What is told of each wait, hold and loss: an event, and with the feature `metrics` a metric.
+//! Reports each wait, hold and loss: as an event, and with the feature `metrics` as a metric.
 
 use std::time::Duration;
 
 use super::{Claim, GrantToken, LostReason};
 
-/// A claim was granted, so long after it was asked for.
+/// A claim was granted, after this wait.
 pub(super) fn granted<T: GrantToken>(claim: &Claim, token: T, waited: Duration) {
     tracing::debug!(%claim, ?token, ?waited, "granted");
     #[cfg(feature = "metrics")]
     metrics::histogram!("fenced_lock_wait_seconds").record(waited);
 }
 
-/// The last guard of a hold is gone, or its longest time is over.
+/// A hold has ended: its last guard is gone, or its longest time is over.
 pub(super) fn ended<T: GrantToken>(claim: &Claim, token: T, held: Duration, is_lost: bool) {
     tracing::debug!(%claim, ?token, ?held, is_lost, "the hold has ended");
     #[cfg(feature = "metrics")]
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::{LockError, MemoryBackend, Session, SessionOptions};
 
-    /// What was recorded under each name.
+    /// The values that were recorded under each name.
     #[derive(Clone, Default)]
     struct Figures(Arc<Mutex<HashMap<String, Vec<f64>>>>);
 

@@ -55,9 +55,9 @@ impl OwnThread {
 
 /// A backend whose requests run on a separate thread.
 ///
-/// Each request is a task on that thread, and its caller waits only for the outcome. So a caller that polls slowly, or never
-/// again, keeps no connection and no permit from others. A request ends when its caller drops it. Tasks that a request starts
-/// live on that thread, whatever runtime its caller has.
+/// Each request is a task on that thread, and its caller waits only for the outcome. A caller that polls slowly or never again
+/// therefore holds no connection and no permit that others need. A request ends when its caller drops it. Tasks that a request
+/// starts live on that thread, whatever runtime its caller has.
 pub struct OnThread<B> {
     pub(crate) backend: Arc<B>,
     thread: Arc<OwnThread>,

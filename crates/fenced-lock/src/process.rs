@@ -1,9 +1,9 @@
 //! Where tasks start and where chance comes from: the two things that a simulator replaces.
 //!
 //! As shipped, tasks start on a runtime, and chance is the system's. Built with `--cfg fenced_lock_chaos`, a simulator can run
-//! several [processes](Process) in one runtime with paused time: a process is then a mark on tasks, which a task passes on to
-//! those that it starts. One runtime for all of them, not one for each: tokio tells nobody when the next timer of a runtime
-//! ends, so several runtimes could only be moved in fixed steps, while a single one jumps from event to event by itself.
+//! several [processes](Process) in one runtime with paused time. A process is then a mark on each of its tasks, and a task marks
+//! the tasks that it starts. All processes share one runtime, because tokio does not say when a runtime's next timer ends:
+//! several runtimes would have to advance in fixed steps, while a single one jumps from event to event by itself.
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -64,7 +64,7 @@ mod simulated {
         fn random(&self) -> u64;
     }
 
-    /// What to do with a task that was woken.
+    /// Whether a task that was woken runs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Turn {
         /// It runs.

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// What comes with a grant: a [`Token`](super::Token), or [`Unfenced`] for a lock without tokens. A function that takes a
+/// The type that a grant carries: a [`Token`](super::Token), or [`Unfenced`] for a lock without tokens. A function that takes a
 /// [`Guard`](super::Guard) takes one with a token; a guard of a lock without tokens does not compile there.
 pub trait GrantToken: Copy + Debug + PartialEq + Send + Sync + 'static {}
 
@@ -13,8 +13,8 @@ impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfenced;
 
-/// What a [`Backend`](super::Backend) promises. The contract suite shows that each promise holds, and that the backend lacks what
-/// it does not promise.
+/// The promises of a [`Backend`](super::Backend). The contract suite shows that each promise holds, and that the backend does not
+/// do what it does not promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::inner::SessionInner;
+use super::mutex::Source;
 use super::options::{LONGEST, limit};
 use super::process::spawn_on;
 use super::renewal::keep_alive;
@@ -83,8 +84,8 @@ impl<T: GrantToken> Session<T> {
     /// this crate, it delays nobody else if it is polled slowly, or not again.
     ///
     /// # Errors
-    /// [`LockError::Backend`] if the backend grants no lease, or the options have a time that is too short; [`LockError::SessionLost`] if it took so
-    /// long that the lease cannot be believed in.
+    /// [`LockError::Backend`] if the backend grants no lease, or the options have a time that is too short;
+    /// [`LockError::SessionLost`] if it took so long that the lease cannot be believed in.
     ///
     /// # Panics
     /// Outside of a tokio runtime with timers, with a backend that has none of its own ([`Backend::runtime`]). Such a
@@ -128,7 +129,7 @@ impl<T: GrantToken> Session<T> {
     /// # Errors
     /// [`LockError::InvalidName`].
     pub fn mutex(&self, name: &str) -> Result<Mutex<T>, LockError> {
-        Mutex::new(self.clone(), name)
+        Mutex::new(Source::Session(self.clone()), name)
     }
 
     /// The lease, as the backend granted it.

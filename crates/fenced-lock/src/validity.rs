@@ -16,9 +16,9 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The longest time for which logging a loss delays others that declare it.
 const LONGEST_TELLING: Duration = Duration::from_secs(1);
 
-/// Until when the session's lease certainly lives, by the local monotonic clock.
+/// The deadline until which the session's lease certainly lives, by the local monotonic clock.
 ///
-/// A lost session stays lost: a renewal that is answered after the deadline changes nothing, because somebody may have acted on
+/// A lost session stays lost: a renewal that is answered after the deadline changes nothing, because a holder may have acted on
 /// the loss.
 #[derive(Debug)]
 pub(super) struct Validity {
@@ -47,7 +47,7 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Moves the deadline to that of the latest renewal, which may be earlier, unless the present deadline has passed.
+    /// Replaces the deadline by that of the latest renewal, unless it has passed. The new one may be earlier.
     pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
         let now = Instant::now();
@@ -57,7 +57,7 @@ impl Validity {
         }
         drop(current);
         if is_earlier {
-            // wake those who wait, to look at the clock again
+            // wakes the waiters, so that they wait for the new deadline
             self.lost.send_modify(|_| {});
         }
     }

@@ -1,9 +1,9 @@
 //! The members of the cluster, and which of them to ask.
 //!
-//! The client library can balance over several members, but counts one that refuses connections as
-//! ready, and repeats nothing: with one member of two away, every other request fails. Here all
-//! requests go to one member for as long as it answers, and to the next one when it does not. Every
-//! request of this backend may be repeated, so it is repeated there.
+//! The client library can balance requests over several members. But it counts a member that refuses connections as ready, and
+//! repeats no request: with one member of two away, every other request fails. This backend sends all requests to one member
+//! while that member answers, and then to the next one. All its requests may be repeated, so it repeats at the next member those
+//! that were not answered.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::chaos::Safeguard;
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
-/// How many requests may be under way at one member; further ones wait. So few that a slow member answers each
-/// in time: what times out is sent again, and the first answer is of no use.
+/// How many requests may be under way at one member; further ones wait. The number is small, so that a slow member answers each
+/// in time: a request that times out is sent again, and the member has done its first work in vain.
 const MOST_UNDER_WAY: usize = 64;
 
 /// How long a request stays under way at the most, whether or not its caller still waits for the answer.
@@ -40,13 +40,14 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    /// Made when needed: with a user, that takes an answer from the member. And when its connection was made.
+    /// The client, made when the first request needs it, and when its connection was made. With a user, making it takes an answer
+    /// of the member.
     client: Mutex<Option<(Client, Instant)>>,
-    /// When the client last authenticated. etcd makes that cost time on purpose.
+    /// When the client last authenticated. etcd makes authentication slow on purpose.
     authenticated: Shared<Instant>,
     /// A place for each request.
     under_way: Arc<Semaphore>,
-    /// How many requests it has answered.
+    /// How many requests the member has answered.
     answers: Arc<AtomicU64>,
 }
 
@@ -57,15 +58,15 @@ pub(super) struct Answer<T> {
     pub(super) may_be_second: bool,
 }
 
-/// Why a member gave no answer to use.
+/// Why a member gave no usable answer.
 struct Failure {
     error: BackendError,
     may_be_done: bool,
 }
 
 impl Member {
-    /// Gives the client another connection if `is_old` says so of the time when its own was made. It keeps its token: to
-    /// authenticate takes more of a slow member than a renewal does. Requests on the old connection go on.
+    /// Gives the client another connection if `is_old` is true for the time at which the present one was made. The client keeps
+    /// its token: authentication takes more of a slow member's time than a renewal. Requests on the old connection go on.
     async fn reconnect(&self, is_old: impl Fn(Instant) -> bool) {
         let client = match &mut *self.client.lock() {
             Some((client, made_at)) if is_old(*made_at) => {
@@ -74,7 +75,7 @@ impl Member {
             }
             _ => return,
         };
-        // neither fails while there is the client
+        // both succeed while the client exists
         drop(client.remove_endpoint(&self.url).await);
         drop(client.add_endpoint(&self.url).await);
     }
@@ -118,7 +119,7 @@ impl Endpoints {
             };
             let limit = self.options.request_timeout;
             let see_through = |client| {
-                // a request is large, so it is made when there is a place for it
+                // a request is large, so it is made only once it has a place
                 let (request, place) = (request(client), Arc::clone(&place));
                 let answers = Arc::clone(&self.members[index].answers);
                 let task = tokio::spawn(async move {
@@ -133,7 +134,7 @@ impl Endpoints {
                 });
                 async {
                     let answer = if Safeguard::SeeThrough.is_on() {
-                        // a handle that is dropped leaves its task alone
+                        // the task goes on when its handle is dropped
                         task.await
                     } else {
                         AbortOnDropHandle::new(task).await
@@ -146,9 +147,9 @@ impl Endpoints {
         .await
     }
 
-    /// As [`ask`](Self::ask), but each member at most for `limit`, without waiting for a place, and the request
-    /// ends when its caller does not wait for it any more. A connection that does not answer it is given up: a router, such as
-    /// a NAT, may have forgotten it, and tells nobody.
+    /// As [`ask`](Self::ask), but asks each member at most for `limit`, does not wait for a place, and ends the request when its
+    /// caller stops waiting. A connection without an answer is replaced: a router, such as a NAT, may have forgotten the
+    /// connection without telling either side.
     pub(super) async fn ask_within<T, F: Future<Output = Result<T, Error>>>(
         &self,
         limit: Duration,
@@ -159,7 +160,7 @@ impl Endpoints {
             let asked_at = Instant::now();
             let answer = self.ask_member(index, limit, request).await;
             if answer.is_err() && asked_at.elapsed() >= limit {
-                // a younger one may not be open yet
+                // a younger connection may not be open yet
                 self.members[index].reconnect(|made_at| made_at + limit <= asked_at).await;
             }
             answer
@@ -204,10 +205,10 @@ impl Endpoints {
                     if error.kind == BackendErrorKind::Transient || distrusts(&error) =>
                 {
                     may_be_second |= may_be_done;
-                    // waiting may help if it may help with one of them
+                    // waiting may help if it may help at one of the members
                     let is_transient = error.kind == BackendErrorKind::Transient;
                     latest = latest.filter(|_| !is_transient).or(Some(error));
-                    // at once, since the caller may give up before the next one has answered
+                    // now, since the caller may give up before the next member has answered
                     self.prefer((index + 1) % count, |preferred| preferred == index);
                 }
                 answer => {
@@ -227,7 +228,7 @@ impl Endpoints {
         Err(latest.unwrap_or_else(|| BackendError::permanent("no endpoint")))
     }
 
-    /// Prefers this member for the next requests if `instead` says so of the preferred one.
+    /// Prefers this member for the next requests if `instead` is true for the member that is preferred now.
     fn prefer(&self, index: usize, instead: impl Fn(usize) -> bool) {
         self.preferred.send_if_modified(|preferred| {
             let moves = instead(*preferred);
@@ -238,8 +239,8 @@ impl Endpoints {
         });
     }
 
-    /// Waits for a place for a request at this member, for as long as requests go there and it answers one now and
-    /// then; then `None`.
+    /// Waits for a place for a request at this member. Returns `None` once another member is preferred, or this one has answered
+    /// no request for a while.
     async fn place_at(&self, index: usize) -> Option<Arc<OwnedSemaphorePermit>> {
         let member = &self.members[index];
         let mut preferred = self.preferred.subscribe();
@@ -274,7 +275,7 @@ impl Endpoints {
             is_open = true;
             let answer = match request(client.clone()).await {
                 Err(error) if self.options.user.is_some() && asks_to_authenticate(&error) => {
-                    // all requests that it refuses at the same time share one authentication; boxed, as it is rare
+                    // all requests that the member refuses at the same time share one authentication; boxed, as it is rare
                     let authenticate = Box::pin(self.authenticate(client.clone()));
                     let authenticated = &self.members[index].authenticated;
                     authenticated.get(|at| *at > sent_at, authenticate).await?;
@@ -289,7 +290,7 @@ impl Endpoints {
         answer.map_err(|error| Failure { error, may_be_done: is_open })
     }
 
-    /// Gets a token for all requests of this client. Returns when it had it.
+    /// Gets a token for all requests of this client. Returns the time at which the token came.
     async fn authenticate(&self, mut client: Client) -> Result<Instant, BackendError> {
         let Some(user) = &self.options.user else { return Ok(Instant::now()) };
         let credentials = user.credentials().await?;
@@ -303,7 +304,7 @@ impl Endpoints {
         updated.map(|()| Instant::now()).map_err(backend_error)
     }
 
-    /// A client of one member. Those that need the first one share one authentication and its outcome.
+    /// The client of one member. Callers that need it before it is made share one authentication and its outcome.
     async fn client(&self, member: &Member) -> Result<Client, BackendError> {
         let open = || member.client.lock().as_ref().map(|(client, _)| client.clone());
         let connect = async {

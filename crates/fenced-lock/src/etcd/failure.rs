@@ -28,10 +28,10 @@ const AUTH_IS_OFF: &str = "authentication is not enabled";
 pub(super) fn backend_error(error: Error) -> BackendError {
     let kind = match &error {
         error if is_distrust(error) => BackendErrorKind::Permanent,
-        // made by the client, for want of an answer
+        // the client made this error, because no answer came
         Error::GRpcStatus(status) if status.source().is_some() => BackendErrorKind::Transient,
         Error::GRpcStatus(status) => kind_of(status.code() as i32, status.message()),
-        // a transport error means that the certificates cannot be used, not that a connection failed
+        // here a transport error means unusable certificates, not a failed connection
         Error::InvalidArgs(_)
         | Error::InvalidUri(_)
         | Error::TransportError(_)
@@ -41,7 +41,7 @@ pub(super) fn backend_error(error: Error) -> BackendError {
     BackendError::in_words(kind, words_of(&error), error)
 }
 
-/// What the client's error says, said once: in its own text each cause repeats the next.
+/// The text of the client's error without repetitions: in its own text each cause repeats the next.
 fn words_of(error: &Error) -> String {
     let first: &dyn std::error::Error = match error {
         Error::GRpcStatus(status) => match status.source() {
@@ -57,12 +57,12 @@ fn words_of(error: &Error) -> String {
     }
 }
 
-/// Whether etcd made this error: a status that the client made, for want of an answer, has a source.
+/// Whether etcd made this error. A status that the client made, because no answer came, has a source.
 pub(super) fn is_answer(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.source().is_none())
 }
 
-/// Whether a request that failed may have been carried out: not if there was no connection to send it on.
+/// Whether etcd may have carried out a request that failed. Without a connection, the client did not send it.
 pub(super) fn may_be_done(error: &Error) -> bool {
     let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     !is_distrust(error) && !io_errors(error).any(is_refused)
@@ -92,13 +92,13 @@ pub(super) fn distrusts(error: &BackendError) -> bool {
     error.cause().is_some_and(is_distrust)
 }
 
-/// Whether the request was refused for the token that it came with, or for want of one: the token has
-/// expired or etcd has forgotten it, users or roles were changed, or authentication was switched on.
+/// Whether etcd refused the request for its token: the token is missing, has expired or was forgotten, users or roles were
+/// changed, or authentication was switched on.
 pub(super) fn asks_to_authenticate(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     match status.code() as i32 {
         code::UNAUTHENTICATED => true,
-        // as 3.5.1 says "revision of auth store is old"
+        // how etcd 3.5.1 says "revision of auth store is old"
         code::UNKNOWN if Safeguard::Reauthentication.is_on() => {
             status.message().contains("revision in header is old")
         }
@@ -117,7 +117,7 @@ pub(super) fn says_auth_is_off(error: &Error) -> bool {
 
 fn kind_of(code: i32, message: &str) -> BackendErrorKind {
     match code {
-        // the only thing that a request here can miss is its lease
+        // a request of this backend needs nothing to exist but its lease
         code::NOT_FOUND => BackendErrorKind::LeaseGone,
         // a hiccup
         code::RESOURCE_EXHAUSTED if message.contains("too many requests") => {
@@ -125,9 +125,9 @@ fn kind_of(code: i32, message: &str) -> BackendErrorKind {
         }
         // out of space
         code::RESOURCE_EXHAUSTED => BackendErrorKind::Refused,
-        // again, although the client has just authenticated anew: it does so the next time
+        // the client has just authenticated anew, and does so again at the next request
         code::INVALID_ARGUMENT if message.contains(OLD_REVISION) => BackendErrorKind::Transient,
-        // this code also means that a member is not the leader, which passes
+        // this code can also mean that a member is not the leader, which passes
         code::FAILED_PRECONDITION if !message.contains(AUTH_IS_OFF) => BackendErrorKind::Transient,
         // wrong credentials or no permission
         code::INVALID_ARGUMENT
@@ -145,6 +145,6 @@ pub(super) fn is_refused_with(error: &BackendError, code: i32) -> bool {
 }
 
 pub(super) fn header_of(header: Option<&ResponseHeader>) -> Result<&ResponseHeader, BackendError> {
-    // not etcd's; a proxy in between, perhaps
+    // etcd's answers have one; a proxy's may not
     header.ok_or_else(|| BackendError::transient("an answer without a header"))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::Claim;
 use crate::chaos::Safeguard;
 
-/// What all keys of a lock begin with. It ends in `/`, so `item-1` never meets `item-10`.
+/// The beginning of all keys of a lock. It ends in `/`, so the keys of `item-1` are none of `item-10`'s.
 pub(super) fn prefix(name: &str) -> String {
     if !Safeguard::ExactPrefix.is_on() {
         return name.to_owned();
@@ -17,7 +17,7 @@ pub(super) fn prefix(name: &str) -> String {
     format!("{name}/")
 }
 
-/// What the keys of claims on this lease begin with, if this library made them. `prefix` is the lock's.
+/// The beginning of the keys that this library makes for claims on this lease. `prefix` is the lock's.
 pub(super) fn begin(prefix: &str, lease: i64) -> Vec<u8> {
     format!("{prefix}{lease:x}-").into_bytes()
 }
@@ -25,7 +25,7 @@ pub(super) fn begin(prefix: &str, lease: i64) -> Vec<u8> {
 /// The first key behind those of the lock and of longer names.
 pub(super) fn end(name: &str) -> Vec<u8> {
     let mut end = prefix(name).into_bytes();
-    // never the largest byte, which is in no text
+    // the last byte can grow: no text has the largest byte
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
@@ -39,9 +39,9 @@ pub(super) fn is_claim(key: &[u8], prefix: &str) -> bool {
     rest.is_some_and(|rest| !rest.contains(&b'/') || !Safeguard::ExactPrefix.is_on())
 }
 
-/// The value of a claim's key: `MILLISECONDS LABEL`, the time since 1970 at which it was made, and its maker. A claim with a
-/// note has a `+` before that, and behind it a tab and `standby NOTE` or `asks NOTE`. Earlier versions of this library write no
-/// `+`, read over it, and take the rest for a part of the label. Nothing but [`parse_value`] reads the value.
+/// The value of a claim's key: `MILLISECONDS LABEL`, the time since 1970 at which the claim was made, and who made it. The value
+/// of a claim with a note begins with a `+`, and ends with a tab and `standby NOTE` or `asks NOTE`. Earlier versions of this
+/// library ignore the `+` and take the rest for a part of the label. Only [`parse_value`] reads the value.
 pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> String {
     let made_at = made_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = format!("{} {}", made_at.as_millis(), claim.label);
@@ -51,7 +51,7 @@ pub(super) fn value(claim: &Claim, made_at: SystemTime, is_standby: bool) -> Str
     }
 }
 
-/// The words before a note: its claim stands by, or asks for a turn.
+/// The word before a note: the claim stands by, or asks for a turn.
 const STANDBY: &str = "standby";
 const ASKS: &str = "asks";
 
@@ -65,11 +65,11 @@ pub(super) struct Value {
     pub(super) is_standby: bool,
 }
 
-/// The parts of this value; nothing for a claim of another library.
+/// The parts of this value. `None` for a claim of another library.
 pub(super) fn parse_value(value: &[u8]) -> Option<Value> {
     let (made_at_ms, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
     let made_at = UNIX_EPOCH.checked_add(Duration::from_millis(made_at_ms.parse().ok()?))?;
-    // a clock that runs ahead of ours is no reason for an error
+    // zero if the maker's clock is ahead of this one
     let age = SystemTime::now().duration_since(made_at).unwrap_or_default();
     let marked = label.rsplit_once('\t').filter(|_| made_at_ms.starts_with('+'));
     let marked = marked.map(|(label, mark)| (label, mark.split_once(' ')));

@@ -8,11 +8,11 @@ use super::keys;
 use crate::BackendError;
 use crate::chaos::Safeguard;
 
-/// How many keys are read at once, at the most.
+/// The most keys that one request reads.
 const PAGE: i64 = 2000;
 
-/// Reads all keys of the queue of `name`, those of longer names included, in the order of the keys.
-/// The header is that of the moment in which they were so.
+/// Reads all keys of the queue of `name`, and those of longer names, in the order of the keys. The header has the revision at
+/// which these were all keys.
 pub(super) async fn list(
     endpoints: &Endpoints,
     name: &str,
@@ -30,8 +30,7 @@ pub(super) async fn list(
             from = [last.key(), &[0]].concat();
         }
         let mut response = match endpoints.get(&from, &options).await {
-            // the page is larger than a message may be, or etcd was compacted between two pages: either
-            // way smaller ones of a later moment do
+            // the page is larger than a message may be, or etcd was compacted between two pages: begin again, with smaller pages
             Err(error) if page > 1 && is_refused_with(&error, code::OUT_OF_RANGE) => {
                 page /= 2;
                 (moment, all) = (None, Vec::new());

@@ -1,5 +1,23 @@
 //! etcd as a lock service.
 //!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{EtcdBackend, EtcdOptions, LockError, SessionKeeper, SessionOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let etcd = EtcdBackend::new(EtcdOptions::new(["http://127.0.0.1:2379"]))?;
+//!     let locks = SessionKeeper::start(Arc::new(etcd), SessionOptions::new(Duration::from_secs(10)));
+//!     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+//!     locks.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Promises**: all of [those of the crate](crate#what-it-promises).
+//!
+//! # How it works
+//!
 //! A claim is a key `NAME/<lease in hex>-<number>` under the session's lease; the queue is the keys
 //! under `NAME/` by their `create_revision`, and the first one holds the lock. `etcdctl lock NAME`,
 //! Go's `concurrency.NewMutex` and the server's `Lock` RPC queue in the same way, so they and this
@@ -8,7 +26,7 @@
 //! The promises are for etcd from 3.4.31, 3.5.13 and 3.6 on. In earlier ones a leader that was deposed and
 //! does not know it yet answers renewals of leases that its successor may end (etcd#15247): a holder can
 //! then learn of its loss too late. The token guards against that too. 3.5.1 refuses a release while its store
-//! is full (etcd#13429): after a TTL the session is given up.
+//! is full (etcd#13429), and after a TTL of refusals this library gives the session up.
 //!
 //! What it costs: an uncontended lock takes one round trip, a release one, and a hand-over one for both. A
 //! waiter makes no request of its own: one watch stream for all queues shows when it is granted. At most four
@@ -57,21 +75,6 @@ const LINGER: Duration = Duration::from_secs(30);
 
 /// etcd as a lock service. It may serve several sessions, which then share a connection, a watch
 /// stream and a thread.
-///
-/// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{EtcdBackend, EtcdOptions, Session, SessionOptions};
-///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let etcd = EtcdBackend::new(EtcdOptions::new(["http://127.0.0.1:2379"]))?;
-/// let session = Session::open(Arc::new(etcd), SessionOptions::new(Duration::from_secs(30))).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// println!("held under token {}", guard.token());
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
-/// ```
 ///
 /// # The keys
 ///

@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use crate::BackendError;
 use crate::options::{limit, shown};
 
-/// What no host has: it ends one in a URL, or stands before one.
+/// Characters that no host name has: in a URL they end the host, or stand before it.
 const NOT_IN_A_HOST: &[char] = &['/', '?', '#', '@', '\\', ' '];
 
 /// Reads a password.
@@ -99,7 +99,7 @@ impl EtcdOptions {
         }
     }
 
-    /// These options, as they count.
+    /// The options in the form that is used, or why they cannot be used.
     pub(crate) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         let scheme = if self.is_tls() { "https://" } else { "http://" };
@@ -140,12 +140,12 @@ impl EtcdOptions {
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .with_connect_timeout(self.request_timeout)
-            // a connection that died without a word is noticed; etcd refuses pings that come more
-            // often than every five seconds (`--grpc-keepalive-min-time`). Nine seconds are longer than many a lease lives: a
-            // renewal without an answer gives the connection up sooner
+            // These pings find a dead connection within nine seconds; etcd refuses pings that come more often than every five
+            // seconds (`--grpc-keepalive-min-time`). Some leases live for less than that: a renewal without an answer replaces
+            // the connection sooner.
             .with_keep_alive(Duration::from_secs(6), Duration::from_secs(3))
             .with_keep_alive_while_idle(true)
-            // a member that is cut off from its cluster ends its streams instead of staying silent
+            // a member that is cut off from its cluster then ends its streams; otherwise it would stay silent
             .with_require_leader(true);
         #[cfg(feature = "etcd-tls")]
         if self.is_tls() {

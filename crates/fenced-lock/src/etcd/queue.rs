@@ -1,4 +1,4 @@
-//! The queue of one lock, as its watch has shown it, and how it is watched.
+//! The queue of one lock, as its watcher has shown it, and that watcher's state.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,16 +9,18 @@ use super::keys;
 use crate::watched::{About, Event, Key, WatchedQueue};
 use crate::{HolderWatch, ObservedClaim};
 
-/// How often a queue in use is read again in case its watcher has fallen silent, and how much later for each
-/// claim in it.
+/// How often a queue in use is read again, in case its watcher has fallen silent.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
+
+/// How much later, for each claim in the queue.
 const REREAD_LATER: Duration = Duration::from_millis(1);
 
-/// A queue as its watch has shown it so far. A snapshot costs no request, and is as late as the watch is.
+/// A queue as its watcher has shown it so far. A snapshot costs no request. It lacks the changes that the watcher has not shown
+/// yet.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueSnapshot {
-    /// Whether the watch is up. If not, the rest is from before it broke.
+    /// Whether the watch is up. If not, the queue is the one from before the watch broke.
     pub is_current: bool,
     /// The claims in the queue, the holder first.
     pub queue: Vec<ObservedClaim>,
@@ -27,13 +29,13 @@ pub struct QueueSnapshot {
 /// The watcher of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watcher {
-    /// None yet.
+    /// The queue has no watcher yet.
     None,
-    /// One that etcd has been asked for.
+    /// etcd was asked for a watcher.
     Asked,
-    /// One that etcd has made, with its number. From then on it misses nothing.
+    /// etcd has made the watcher of this number. It shows each change from then on.
     Created(i64),
-    /// None: etcd refused to make one.
+    /// etcd refused to make a watcher.
     Refused,
 }
 
@@ -59,7 +61,7 @@ impl NameQueue {
         }
     }
 
-    /// The claims, to be used: the queue is watched for a while from now on.
+    /// The claims. The queue counts as used, and is watched for a while from now on.
     pub(super) fn used(&mut self) -> &mut WatchedQueue<ObservedClaim> {
         self.last_used = Instant::now();
         &mut self.claims
@@ -71,7 +73,7 @@ impl NameQueue {
         self.note_holder();
     }
 
-    /// Forgets the claims on this lease, which have ended with it or will.
+    /// Forgets the claims on this lease. They end with the lease.
     pub(super) fn remove_lease(&mut self, lease: i64) {
         let begin = keys::begin(&self.prefix, lease);
         let own = self.claims.own_keys().filter(|key| key.starts_with(&begin));
@@ -107,8 +109,8 @@ impl NameQueue {
         self.claims.interrupted();
     }
 
-    /// Those of `keys` that are in the queue and are written as claims on one of these leases, but are none
-    /// of this process's claims. From now on they are claims that nobody counts on.
+    /// Returns the keys in the queue that are on one of these leases and belong to no claim of this process. From now on they
+    /// count as claims for which no caller waits.
     pub(super) fn orphans(
         &mut self,
         mut keys: Vec<Key>,
@@ -127,12 +129,12 @@ impl NameQueue {
         keys
     }
 
-    /// Whether any of this process's claims are in it, be they wanted or not, or its holder is watched.
+    /// Whether the queue has a claim of this process, or somebody watches its holder.
     pub(super) fn is_used(&self) -> bool {
         self.claims.own_keys().next().is_some() || self.holder.is_watched()
     }
 
-    /// Since when it should be read again, if it is time: its watcher may have fallen silent, or there is none.
+    /// Since when the queue is due to be read again, if it is due.
     pub(super) fn due_since(&self) -> Option<Instant> {
         let claims = u32::try_from(self.claims.claims().len()).unwrap_or(u32::MAX);
         let due = self.last_read + REREAD_EVERY + REREAD_LATER.saturating_mul(claims);
@@ -141,18 +143,18 @@ impl NameQueue {
         (is_wanted && is_readable && due <= Instant::now()).then_some(due)
     }
 
-    /// Notes that it is being read.
+    /// Notes that a read of the queue begins.
     pub(super) fn reading(&mut self) {
         self.last_read = Instant::now();
     }
 
-    /// Whether it need not be watched any more.
+    /// Whether the queue needs no watcher any more.
     pub(super) fn is_idle(&self, linger: Duration) -> bool {
         let is_kept = self.is_used() || self.watcher == Watcher::Asked;
         !is_kept && self.last_used.elapsed() >= linger
     }
 
-    /// What the watch has shown, for a caller that only looks. The queue is watched for a while from now.
+    /// The queue as the watcher has shown it. The queue is watched for a while from now on.
     pub(super) fn snapshot(&mut self) -> QueueSnapshot {
         let mut queue: Vec<_> = self.used().claims().cloned().collect();
         if let (Some(first), Some(holder)) = (queue.first_mut(), self.holder.holder()) {
@@ -182,8 +184,8 @@ impl About for ObservedClaim {
         !self.is_standby
     }
 
-    /// It is seen since it was first seen. When it was made is computed from its age at each read, and the first result counts:
-    /// the next would be news.
+    /// Keeps the first time at which the claim was seen, and the first result for the time at which it was made. Each read
+    /// computes that time from the claim's age, and a slightly different time would look like a change.
     fn renew(&mut self, newer: Self) {
         *self = Self { since: self.since, made_at: self.made_at, ..newer };
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::queue::{NameQueue, Watcher};
 use crate::watched::{Key, shrink};
 
-/// The queues that are watched, and the leases whose keys are ours.
+/// The queues that are watched, and the leases of this process.
 #[derive(Debug)]
 pub(super) struct Queues {
     state: Mutex<State>,
@@ -60,7 +60,7 @@ impl Queues {
         self.state.lock().by_name.values().map(|queue| queue.claims.own_keys().count()).sum()
     }
 
-    /// Removes the queues that are not needed any more, and returns their watchers.
+    /// Removes the queues that nobody needs any more, and returns their watchers.
     pub(super) fn remove_idle(&self) -> Vec<Watcher> {
         let mut state = self.state.lock();
         let idle = state.by_name.extract_if(|_, queue| queue.is_idle(self.linger));
@@ -69,7 +69,7 @@ impl Queues {
         watchers
     }
 
-    /// Notes that the watch has ended. Returns the names of all queues, to be watched again.
+    /// Notes that the watch has ended. Returns the names of all queues: each needs a new watcher.
     pub(super) fn unwatch(&self) -> Vec<Arc<str>> {
         let mut state = self.state.lock();
         state.by_name.values_mut().for_each(|queue| queue.unwatched(Watcher::None));
@@ -99,7 +99,7 @@ impl Queues {
         self.state.lock().leases.insert(id);
     }
 
-    /// Forgets a lease and all claims on it, which are gone or will be.
+    /// Forgets a lease and all claims on it. They end with the lease.
     pub(super) fn remove_lease(&self, id: i64) {
         let mut state = self.state.lock();
         state.leases.remove(&id);

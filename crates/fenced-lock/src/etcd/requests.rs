@@ -1,4 +1,4 @@
-//! The requests.
+//! The requests of the backend to etcd.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,11 +21,11 @@ use crate::{
     Promises, PutMode, QueueEntry, Released, Ticket, Token,
 };
 
-/// How a claim stands after the transaction that was to put it.
+/// Where a claim stands after the transaction that puts it.
 struct Put {
-    /// Its token; `None` if it is not in the queue.
+    /// The claim's token; `None` if the claim is not in the queue.
     token: Option<Token>,
-    /// The first key under the lock's prefix, if that was asked for and there is any.
+    /// The first key under the lock's prefix, if the transaction read it and there is one.
     first: Option<Key>,
 }
 
@@ -39,14 +39,14 @@ impl Backend for Etcd {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         if self.options.user.is_none() {
-            // whether etcd asks for a user: it grants leases to anybody
+            // shows whether etcd asks for a user: it grants leases to everybody
             match self.endpoints.get(b"/", &GetOptions::new().with_keys_only()).await {
-                // that of the client's certificate may have other keys
+                // the user of the client's certificate may have the right to other keys
                 Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {}
                 answer => drop(answer?),
             }
         }
-        // whole seconds, rounded up: a lease that is shorter than asked for would surprise
+        // whole seconds, rounded up: no lease may be shorter than the caller wants
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds.max(1)).map_err(BackendError::permanent)?;
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
@@ -58,13 +58,13 @@ impl Backend for Etcd {
         Ok(Lease { id: granted.id(), ttl: Duration::from_secs(ttl), cluster })
     }
 
-    /// The stream is opened for one renewal: it takes no more than a stream that is kept, and no late answer is ever taken
-    /// for that to a later renewal.
+    /// Opens a stream for each renewal. That costs no more than one standing stream, and so a late answer cannot be mistaken for
+    /// the answer to a later renewal.
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         let keep_alive = |mut client: Client| async move {
             match client.lease_keep_alive(lease.id).await {
                 Ok(_renewed) => Ok(lease.ttl),
-                // the client reports a lease that is gone as just another failed stream, so ask
+                // the client reports a lease that is gone as any other broken stream, so ask etcd
                 Err(error) => match client.lease_time_to_live(lease.id, None).await {
                     Ok(answer) if answer.ttl() <= 0 => Ok(Duration::ZERO),
                     _ => Err(error),
@@ -93,7 +93,7 @@ impl Backend for Etcd {
             PutMode::AtEnd => self.put_claim(claim, None).await,
             PutMode::IfEmpty => self.put_claim_if_free(claim).await,
             PutMode::After(held) if !Safeguard::OwnerByClaim.is_on() => {
-                // the two claims share a key
+                // without that safeguard, the two claims share a key
                 self.release(held).await?;
                 self.put_claim(claim, None).await
             }
@@ -115,7 +115,7 @@ impl Backend for Etcd {
         })
     }
 
-    /// Puts the same key again: it keeps its place, since that is the revision in which it was created.
+    /// Puts the same key again. The claim keeps its place, which is the key's `create_revision`.
     async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError> {
         let key = claim.key();
         let made_at = self.queues.with(&claim.name, |queue| queue.made_at(key.as_bytes()));
@@ -123,7 +123,7 @@ impl Backend for Etcd {
         let on_lease = PutOptions::new().with_lease(claim.lease);
         let condition = self.is_held(claim);
         let put = TxnOp::put(key, value, Some(on_lease));
-        // one that is not there is not put
+        // a claim that is gone must not be put again
         self.endpoints.txn(&Txn::new().when([condition]).and_then([put])).await.map(drop)
     }
 
@@ -139,14 +139,14 @@ impl Backend for Etcd {
         Ok(claims.map(|kv| entry(&header, kv)).collect())
     }
 
-    /// Reads the first key of the queue, where a claim would not be refused.
+    /// Reads the first key of the queue. Fails if etcd would refuse a claim.
     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
         let prefix = keys::prefix(name);
         let response = self.endpoints.txn(&probe(name, &prefix)).await?.value;
         let header = header_of(response.header())?;
         match found(&response).last() {
             Some(kv) if keys::is_claim(kv.key(), &prefix) => Ok(Some(entry(header, kv))),
-            // a key of a longer name: its lock is another one
+            // the key belongs to a longer name, and so to another lock
             Some(_) => Ok(self.queue(name).await?.into_iter().next()),
             None => Ok(None),
         }
@@ -154,7 +154,7 @@ impl Backend for Etcd {
 }
 
 impl Etcd {
-    /// Puts `claim` into the queue, and takes `held` out in the same transaction; `None` if `held` is gone.
+    /// Puts `claim` into the queue, and takes `held` out in the same transaction. `None` if `held` is gone.
     async fn put_claim(
         &self,
         claim: &Claim,
@@ -162,10 +162,9 @@ impl Etcd {
     ) -> Result<Option<Ticket>, BackendError> {
         let key = claim.key();
         let ticket = self.expect(claim, &key);
-        // Where the queue is watched, the watch shows who is first, as soon as the answer comes. etcd is not
-        // asked then: to find the first key, it passes over all that were deleted since it was last
-        // compacted, and in a lock's queue those are many. Elsewhere, asking grants an uncontended lock in
-        // one round trip.
+        // If the queue is watched, the watch shows who is first, as soon as this answer. Then the transaction does not read the
+        // first key: etcd would pass over all keys that were deleted since its last compaction, and in a lock's queue they are
+        // many. If the queue is not watched, that read grants an uncontended lock in one round trip.
         let is_watched =
             self.queues.with(&claim.name, |queue| queue.claims.is_current()) == Some(true);
         let mut conditions = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
@@ -182,8 +181,8 @@ impl Etcd {
             Some(first) if keys::is_claim(&first, &keys::prefix(&claim.name)) => {
                 *first == *key.as_bytes()
             }
-            // the first key is that of a lock with a longer name: only the whole queue can tell. If it
-            // cannot be read now, the watch will.
+            // the first key belongs to a lock with a longer name, so only the whole queue shows who is first; if it cannot be
+            // read now, the watch will show it
             Some(_) => self.is_first(claim, &key).await.unwrap_or(false),
             None => false,
         };
@@ -201,7 +200,7 @@ impl Etcd {
             self.note_made(claim, &key, token, true);
             return Ok(Some(ticket));
         }
-        // after a failure from here on, the claim may be in the queue: it is transient
+        // a failure from here on is transient, since the claim may be in the queue
         let is_claimed = put.first.is_some_and(|first| keys::is_claim(&first, &prefix));
         if is_claimed
             || self.first_claim(&claim.name).await.map_err(BackendError::transient)?.is_some()
@@ -209,9 +208,9 @@ impl Etcd {
             self.queues.with(&claim.name, |queue| queue.forget(key.as_bytes()));
             return Ok(None);
         }
-        // the keys that are there are those of locks with longer names
+        // the queue has only keys of locks with longer names
         let Some(ticket) = self.put_claim(claim, None).await? else { return Ok(None) };
-        // etcd is asked, since the watch may not have shown the claim yet
+        // this asks etcd, since the watch may not have shown the claim yet
         let is_granted = *ticket.status.borrow() != ClaimStatus::Waiting;
         if !is_granted && !self.is_first(claim, &key).await.map_err(BackendError::transient)? {
             self.release(claim).await.map_err(BackendError::transient)?;
@@ -221,8 +220,8 @@ impl Etcd {
         Ok(Some(ticket))
     }
 
-    /// Sends the transaction that puts a claim and deletes `held` if the conditions hold. The claim is
-    /// forgotten if etcd refuses that.
+    /// Sends the transaction that puts a claim and deletes `held` if the conditions hold. Forgets the claim if etcd refuses the
+    /// transaction.
     async fn send_put(
         &self,
         claim: &Claim,
@@ -236,7 +235,7 @@ impl Etcd {
         let on_lease = PutOptions::new().with_lease(claim.lease);
         let value = keys::value(claim, SystemTime::now(), claim.standby.is_some());
         let put = TxnOp::put(key, value, Some(on_lease));
-        // finds the claim if it is there already, from a request whose answer got lost
+        // finds the claim if an earlier request, whose answer got lost, has put it
         let own = TxnOp::get(key, None);
         let changes: Vec<_> = delete.into_iter().chain([put]).chain(first.clone()).collect();
         let otherwise: Vec<_> = [own].into_iter().chain(first).collect();
@@ -265,7 +264,7 @@ impl Etcd {
         self.queues.with_or_new(&claim.name, |queue| queue.used().expect(key.as_bytes()))
     }
 
-    /// Notes that a claim was put into the queue, and whether it is known to be granted.
+    /// Notes that etcd has put a claim into the queue, and whether the claim is granted.
     fn note_made(&self, claim: &Claim, key: &str, token: Token, is_granted: bool) {
         let made = Made { place: token.revision(), change: token.revision(), token };
         self.queues.with(&claim.name, |queue| {
@@ -276,13 +275,13 @@ impl Etcd {
         });
     }
 
-    /// The condition that a claim is still the one that was made, and not merely of the same name.
+    /// The condition that a key is still the claim that this process made: the same name alone does not show that.
     fn is_held(&self, claim: &Claim) -> Compare {
         let key = claim.key();
         let made = self.queues.with(&claim.name, |queue| queue.claims.how_made(key.as_bytes()));
         match made.flatten() {
             Some(made) => Compare::create_revision(key, CompareOp::Equal, made.place),
-            // its request was given up; the key is never used twice
+            // nobody knows the revision of a request that was given up; but the key is never used twice
             None => Compare::create_revision(key, CompareOp::Greater, 0),
         }
     }
@@ -301,8 +300,8 @@ impl Etcd {
     }
 }
 
-/// Reads the first key of the queue, in a transaction that would put `key` if a condition held that never
-/// does: etcd refuses it where it would refuse a claim, for want of permission or of space.
+/// Reads the first key of the queue, in a transaction that would put `key` under a condition that is never true. So etcd refuses
+/// the transaction if it would refuse a claim, for want of permission or of space.
 fn probe(name: &str, key: &str) -> Txn {
     let never = Compare::create_revision(key, CompareOp::Less, 0);
     Txn::new().when([never]).and_then([TxnOp::put(key, "", None)]).or_else([first_of(name)])

@@ -1,10 +1,9 @@
 //! One watch stream for everything that is queued for.
 //!
-//! etcd serves a new watcher at once only if it starts at revision 0, "from now", or beyond the
-//! store's current revision. Any other joins a group that is served every 100 ms
-//! (`mvcc/watchable_store.go`, `watchResyncPeriod`), which is what makes recipes slow that read the
-//! queue and then watch from the revision of that read. So each queue has a standing watcher without
-//! a start revision: once it is created, the queue is listed, and events are applied on top.
+//! etcd serves a new watcher at once only if it starts at revision 0 ("from now") or beyond the store's current revision. It
+//! serves all other new watchers every 100 ms (`mvcc/watchable_store.go`, `watchResyncPeriod`). This slows down recipes that read
+//! the queue and then watch from the revision of that read. So this backend creates a watcher without a start revision for each
+//! queue, then lists the queue, and applies the watcher's events to the list.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,28 +28,28 @@ use crate::chaos::Safeguard;
 use crate::watched::{Event as QueueEvent, Key};
 use crate::{BackendError, ObservedClaim};
 
-/// How often to look for what is not used, late or to be read again.
+/// How often to look for queues that are not used, requests that are late, and queues that must be read again.
 const CLEAN_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// How many queues are read again each time, in case their watchers have fallen silent.
 const MAX_REREADS: usize = 4;
 
-/// How many queues are read at a time, and how long what could not be read or removed waits for the next attempt.
+/// How many queues are read at a time, and the pause after a read or a removal that failed.
 const MAX_READS: usize = 16;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Streams that are opened more often than this are opened more and more slowly.
+/// The pauses before the next stream grow while each stream breaks sooner than this.
 const RARELY: Duration = Duration::from_secs(2);
 
 /// Follows all queues for the life of a backend.
 pub(super) struct StandingWatch {
     endpoints: Arc<Endpoints>,
     queues: Arc<Queues>,
-    /// Names that are new in `queues`. There is one message for each, so the channel needs no bound
-    /// of its own.
+    /// Names that are new in `queues`: one message for each, so `queues` bounds the channel.
     new_names: mpsc::UnboundedReceiver<Arc<str>>,
-    /// Names that have no watcher, and names whose queues are to be read: each at most once or twice.
+    /// Names without a watcher. Each is here at most twice.
     to_watch: VecDeque<Arc<str>>,
+    /// Names whose queues must be read. Each is here at most twice.
     to_read: VecDeque<Arc<str>>,
     /// The number of the latest watcher.
     latest_id: i64,
@@ -114,7 +113,7 @@ impl StandingWatch {
     async fn follow(&mut self, mut stream: WatchedStream) -> Result<(), BackendError> {
         let mut clean_up = interval_at(Instant::now() + CLEAN_UP_EVERY, CLEAN_UP_EVERY);
         clean_up.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Whether another stream is needed comes of each. They end with this one: what they say of it is no word on the next.
+        // each read returns whether this stream must be replaced, so no read outlives the stream
         let mut reads = JoinSet::new();
         loop {
             while reads.len() < MAX_READS
@@ -147,7 +146,7 @@ impl StandingWatch {
         }
     }
 
-    /// The number of the next watcher, which will be that of this queue; `None` if it needs none.
+    /// Notes that etcd is asked for a watcher of this queue, and returns the watcher's number. `None` if the queue has a watcher.
     fn asked(&mut self, name: &str) -> Option<i64> {
         let is_asked = self.queues.with(name, |queue| {
             let needs_one = queue.watcher == Watcher::None;
@@ -170,8 +169,8 @@ impl StandingWatch {
         if response.created() {
             let Some((id, name)) = stream.answered() else { return };
             if response.canceled() {
-                // Its token is not valid any more, or the user may not look, and old versions do not say which. A
-                // request for the same keys shows it, and gets a new token if need be.
+                // The stream's token has expired, or its user may not read the queue; old versions of etcd do not say which. A
+                // read of the same keys shows which, and gets a new token if the old one has expired.
                 stream.ended(id);
                 tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was refused");
                 self.queues.with(&name, |queue| queue.unwatched(Watcher::Refused));
@@ -182,7 +181,7 @@ impl StandingWatch {
                 queue.watcher = Watcher::Created(id);
                 queue.claims.is_current()
             };
-            // only now: what was read before could miss what came in between
+            // an earlier list could lack the changes between the list and the watcher
             if self.queues.with(&name, created) == Some(false) {
                 self.to_read.push_back(name);
             }
@@ -199,7 +198,7 @@ impl StandingWatch {
         }
     }
 
-    /// Gives up the queues that are not used any more, and reads some of the others again.
+    /// Removes the queues that nobody uses any more, and has some of the others read again.
     fn clean_up(&mut self, stream: &mut WatchedStream) -> Result<(), BackendError> {
         for watcher in self.queues.remove_idle() {
             if let Watcher::Created(id) = watcher {
@@ -216,10 +215,10 @@ impl StandingWatch {
     }
 }
 
-/// Reads the queue of `name`, again and again until that is of no use any more.
+/// Reads the queue of `name`, and repeats a read that failed while the queue has the same watcher.
 ///
-/// Returns whether another stream is needed: the queue can be read, though a watcher was refused, so the stream's token
-/// has expired, or its user may look now.
+/// Returns whether another stream is needed: etcd refused the watcher and now permits the read. So either the stream's token has
+/// expired, or its user has got the right to read.
 async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) -> bool {
     let mut backoff = Backoff::default();
     loop {
@@ -228,11 +227,11 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
             (queue.watcher, queue.claims.latest_change())
         });
         let Some((watcher, latest)) = asked else { return false };
-        // without a watcher it is read when there is one
+        // the queue is read once it has a watcher
         if matches!(watcher, Watcher::None | Watcher::Asked) {
             return false;
         }
-        // with the values: 3.7 leaves out the leases as well
+        // with the values: a request for keys alone returns no leases from etcd 3.7
         let listed = list(&endpoints, &name, &GetOptions::new()).await;
         if queues.with(&name, |queue| queue.watcher) != Some(watcher) {
             return false;
@@ -243,7 +242,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
                 let listed: Vec<_> = kvs.iter().map(listed_key).collect();
                 let load = |queue: &mut NameQueue| {
                     let is_loaded = queue.load(listed, header.revision(), latest);
-                    // also those that the watch has shown since
+                    // the watch may have shown more keys since the list was made
                     is_loaded.then(|| queue.claims.keys().cloned().collect())
                 };
                 let Some(loaded) = queues.with(&name, load) else { return false };
@@ -253,7 +252,7 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
                 }
                 sleep(backoff.next()).await;
             }
-            // it is read again when it is due
+            // the next read follows when the queue is due
             (Err(error), _) if is_refused_with(&error, code::PERMISSION_DENIED) => {
                 tracing::debug!(%name, ?error, "may not look at a queue");
                 queues.with(&name, |queue| queue.claims.denied(latest));
@@ -267,8 +266,8 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
     }
 }
 
-/// Deletes those of `keys` that are ours and belong to no claim, in the background, and tries until that is done or their
-/// lease has ended.
+/// Deletes, in the background, the keys of this process that belong to no claim. Tries until each is deleted or its lease has
+/// ended.
 fn remove_orphans(
     endpoints: &Arc<Endpoints>,
     queues: &Arc<Queues>,
@@ -281,7 +280,7 @@ fn remove_orphans(
         tokio::spawn(async move {
             let text = String::from_utf8_lossy(&key);
             tracing::debug!(key = %text, "removing a key of a request that was given up");
-            // whichever revision it has: a key is never used twice
+            // at any revision: a key is never used twice
             let exists = Compare::create_revision(&*key, CompareOp::Greater, 0);
             let delete = Txn::new().when([exists]).and_then([TxnOp::delete(&*key, None)]);
             while queues.with(&name, |queue| queue.claims.is_own(&key)) == Some(true) {

@@ -20,15 +20,15 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// no request waits while nobody reads the answers.
 const MAX_ASKED: usize = 64;
 
-/// One stream, and a watcher on it for each of some locks' queues.
+/// One stream with the watchers of several queues.
 pub(super) struct WatchedStream {
     sender: WatchRequestSender,
     responses: WatchResponseStream,
     names: HashMap<i64, Arc<str>>,
-    /// The watchers that etcd was asked to make or cancel and has not answered for yet, and since when. It does so in
-    /// their order, and a refusal does not name the watcher.
+    /// The watchers that etcd was asked to make or cancel, in the order of the requests, and when it was asked. etcd answers in
+    /// that order, and its refusal does not name the watcher.
     asked: VecDeque<(i64, Instant)>,
-    /// The watchers that are to be cancelled.
+    /// The watchers that nobody needs. Each is cancelled when there is room for the request.
     unneeded: Vec<i64>,
 }
 
@@ -69,7 +69,7 @@ impl WatchedStream {
         self.sender.watch(prefix, Some(watch_options(id))).await.map_err(backend_error)
     }
 
-    /// The watcher that is made now, or refused.
+    /// The watcher that etcd's answer is about: the first that it has not answered yet.
     pub(super) fn answered(&mut self) -> Option<(i64, Arc<str>)> {
         let is_new = |(id, _): &(i64, Instant)| self.names.contains_key(id);
         let (id, _) = self.asked.remove(self.asked.iter().position(is_new)?)?;
@@ -93,7 +93,7 @@ impl WatchedStream {
         Ok(())
     }
 
-    /// Notes that the watcher has ended. Its name, unless it was not needed any more.
+    /// Notes that the watcher has ended. Returns the name of its queue, unless the watcher was given up before.
     pub(super) fn ended(&mut self, id: i64) -> Option<Arc<str>> {
         self.asked.retain(|(asked, _)| *asked != id);
         let name = self.names.remove(&id);
@@ -105,13 +105,13 @@ impl WatchedStream {
         self.names.get(&id).cloned()
     }
 
-    /// Whether etcd has not answered for a watcher for a while: the stream does not get through.
+    /// Whether an answer of etcd about a watcher is overdue: then the stream no longer carries messages.
     pub(super) fn is_overdue(&self) -> bool {
         self.asked.front().is_some_and(|(_, asked_at)| asked_at.elapsed() >= ANSWERED_WITHIN)
     }
 }
 
-/// No start revision: see `standing_watch`. The id is chosen here, so that the watcher has one before etcd answers.
+/// Without a start revision, see `standing_watch`. This backend chooses the id, so that it knows the id before etcd answers.
 fn watch_options(id: i64) -> WatchOptions {
     WatchOptions::new().with_prefix().with_watch_id(id)
 }

@@ -1,7 +1,7 @@
 //! The directory, and this process's sessions and claims in it. One thread owns it.
 //!
 //! Only the lock of the file `NAME.lock` decides who holds, and the token is counted up under it. The queue decides who asks for
-//! that lock: only the first claim does. So whatever happens to the queue, there are never two holders or two equal tokens.
+//! that lock: only the first claim does. Damage to the queue can therefore never make two holders or two equal tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -59,8 +59,8 @@ pub(super) struct Files {
     /// Identifies one start of the machine; where the kernel has no such id, one start of this process.
     boot: String,
     watch: Option<Watch>,
-    /// This process's claims on each name, in order. The key is the path of the lock, without its suffix. Stands before the
-    /// sessions, so that a drop tells the holders first.
+    /// This process's claims on each name, in order. The key is the path of the lock, without its suffix. This field stands
+    /// before the sessions, so that a drop tells the holders first.
     queues: HashMap<String, Vec<OwnClaim>>,
     /// The file of each session, which stays locked while it is here.
     sessions: HashMap<i64, File>,
@@ -106,7 +106,7 @@ impl Files {
         fs::create_dir_all(&sessions)?;
         let (_, cluster, _) = self.read_cluster()?;
         self.cluster = Some(cluster);
-        // nobody else finds the sessions that died without a claim
+        // removes the files of dead sessions without a claim: no look at a queue finds these
         for file in fs::read_dir(sessions)? {
             let lease = file?.file_name().to_str().map(|name| i64::from_str_radix(name, 16));
             if let Some(Ok(lease)) = lease {
@@ -150,14 +150,14 @@ impl Files {
     pub(super) fn renew(&mut self, lease: i64) -> io::Result<Duration> {
         self.check_session(lease)?;
         self.changed.extend(self.stems_where(|own| own.claim.lease == lease));
-        // a queue that cannot be looked at proves nothing about the other queues or the session
+        // an error of one queue says nothing about the other queues or the session
         self.look_where_changed();
         Ok(FOR_EVER)
     }
 
     pub(super) fn close(&mut self, lease: i64) -> io::Result<()> {
         let removed = remove(&self.session_path(lease));
-        // also if the file stays: nobody locks it any more
+        // also if the file could not be removed: the session has ended, as nobody locks the file any more
         self.end(lease);
         removed.map(drop)
     }
@@ -220,7 +220,7 @@ impl Files {
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> io::Result<Released> {
-        // without the session, its claims have ended
+        // if the session is gone, its claims have ended
         let was_there =
             self.has_session(claim.lease)? && self.withdraw(&stem(&claim.name), claim)?;
         Ok(if was_there { Released::Done } else { Released::Gone })
@@ -263,8 +263,8 @@ impl Files {
         }
     }
 
-    /// Ends this process's part of a session. Its claims no longer count without it, even if their files stay. Gives up its locks
-    /// even where a queue cannot be looked at.
+    /// Ends a session in this process. Its claims no longer count, even if their files stay. Gives up its locks even if a queue
+    /// cannot be read.
     fn end(&mut self, lease: i64) {
         self.sessions.remove(&lease);
         for stem in self.stems_where(|own| own.claim.lease == lease) {
@@ -440,7 +440,7 @@ impl Files {
             write_cluster(&file, id, reserved)?;
         }
         let holder = format!("{:x}-{}", claim.lease, claim.number);
-        // always of the same length, so the end of the file does not matter, and no old text is left over
+        // always of the same length, so that the new text covers all of the old one
         let text = format!("{token:<19} {reserved:<19} {boot:<36} {holder:<37}\n");
         lock.write_all_at(text.as_bytes(), 0)?;
         Ok(Token::new(cluster, token))
@@ -457,7 +457,7 @@ impl Files {
         }
     }
 
-    /// Marks the queues in which claims of this process wait as changed. Returns when to do so again.
+    /// Marks as changed the queues in which claims of this process wait. Returns when to do so again.
     pub(super) fn look_where_claims_wait(&mut self) -> Duration {
         self.changed.extend(self.stems_where(|own| !own.is_granted));
         LOOK_EVERY[usize::from(self.watch.is_none())]
@@ -470,7 +470,7 @@ impl Files {
             let error = self.failure(error);
             tracing::debug!(stem, %error, "cannot look at a queue");
             if error.kind == BackendErrorKind::Permanent {
-                // no waiter in it gets a turn; a holder keeps its lock
+                // no waiter in this queue gets a turn; a holder keeps its lock
                 let claims = self.queues.get(&stem).into_iter().flatten();
                 for own in claims.filter(|own| !own.is_granted) {
                     self.waiters.note(&own.claim, ClaimStatus::Gone);
@@ -504,8 +504,8 @@ impl Files {
         File::options().read(true).write(true).create(true).truncate(false).open(path)
     }
 
-    /// The meaning of a failed operation. Only after `Transient` something may have been done: others were faster, so a repetition
-    /// may succeed at once, or a claim could not be withdrawn.
+    /// The meaning of a failed operation. Only after `Transient` may it have had an effect: another process was faster, so that a
+    /// repetition may succeed at once, or a claim could not be withdrawn.
     pub(super) fn failure(&self, error: io::Error) -> BackendError {
         let kind = match error.kind() {
             SESSION_GONE => BackendErrorKind::LeaseGone,

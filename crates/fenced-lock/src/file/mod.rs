@@ -1,5 +1,23 @@
 //! A directory as a lock service, for the processes of one machine: no server, no network.
 //!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{FileBackend, FileOptions, LockError, SessionKeeper, SessionOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let files = FileBackend::new(FileOptions::new("/tmp/first-lock"))?;
+//!     let locks = SessionKeeper::start(Arc::new(files), SessionOptions::new(Duration::from_secs(10)));
+//!     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+//!     locks.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Promises**: those [of etcd](crate#what-it-promises), except that no time ends a hold: the end of its process does. A process
+//! that is stopped keeps its locks, so no pause can bring a second holder. A holder learns at the next renewal that an operator
+//! deleted its claim. A [standby](crate::Mutex::standby) asks for a turn as any other claim does. For Unix.
+//!
 //! # Why files
 //!
 //! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and whatever ended it.
@@ -50,25 +68,6 @@ impl FileOptions {
 /// A directory as a lock service, for the processes of one machine, without any server. It may serve several
 /// sessions.
 ///
-/// ```
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{FileBackend, FileOptions, Session, SessionOptions};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), fenced_lock::LockError> {
-/// # let directory = std::env::temp_dir().join(format!("fenced-lock-doc-{}", std::process::id()));
-/// let files = FileBackend::new(FileOptions::new(&directory))?;
-/// let session = Session::open(Arc::new(files), SessionOptions::new(Duration::from_secs(30))).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// println!("held under token {}", guard.token());
-/// guard.unlock().await?;
-/// session.close().await?;
-/// # std::fs::remove_dir_all(directory).unwrap();
-/// # Ok(())
-/// # }
-/// ```
-///
 /// # What ends a hold
 ///
 /// The end of the process or of its session ends a hold; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
@@ -77,7 +76,8 @@ impl FileOptions {
 /// it: they wait where the end of a lease would have let them in. A process that forks without `exec` shares its locks with the
 /// child; they end when both have ended.
 ///
-/// So no clock ends a session. The TTL says how soon a session notices that an operator deleted it: after a third of the TTL.
+/// No clock ends a session either. The TTL only determines when a session notices that an operator deleted it: within a third of
+/// the TTL.
 ///
 /// # The directory
 ///

@@ -19,8 +19,8 @@ use super::files::Files;
 #[derive(Debug)]
 pub(super) struct Watch(Arc<OwnedFd>);
 
-/// Starts the thread that reads the kernel's messages until `running` ends. Returns `None` if the kernel gives no more watches:
-/// the files are then looked at more often.
+/// Starts the thread that reads the kernel's messages until `running` ends. Returns `None` if the kernel has no watch left: the
+/// backend then looks at the files more often.
 pub(super) fn start(jobs: mpsc::Sender<Job>, running: PipeReader) -> io::Result<Option<Watch>> {
     let Ok(inotify) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
         return Ok(None);
@@ -33,7 +33,8 @@ pub(super) fn start(jobs: mpsc::Sender<Job>, running: PipeReader) -> io::Result<
 }
 
 impl Watch {
-    /// Watches the locks and the sessions from now on. A repetition changes nothing, unless the directory was made anew.
+    /// Watches the locks and the sessions from now on. Repeat it after the directory was made anew; otherwise a repetition has no
+    /// effect.
     pub(super) fn add(&self, locks: &Path, sessions: &Path) {
         // flock(1) opens a lock for reading only; `Files::lives` opens sessions for reading, which must not count
         let any_close = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;

@@ -87,6 +87,26 @@ const NAME: &str = "fenced-lock";
 
 /// PostgreSQL as a lock service, with the advisory locks that `psql` and other libraries use.
 ///
+/// ```no_run
+/// use std::{sync::Arc, time::Duration};
+/// use fenced_lock::{LockError, PostgresAdvisoryBackend, PostgresOptions, SessionKeeper, SessionOptions};
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), LockError> {
+///     let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/app");
+///     let postgres = PostgresAdvisoryBackend::new(&options)?;
+///     let locks = SessionKeeper::start(Arc::new(postgres), SessionOptions::new(Duration::from_secs(10)));
+///     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+///     locks.close().await;
+///     Ok(())
+/// }
+/// ```
+///
+/// `psql` takes the same lock by `SELECT pg_advisory_lock(hashtextextended('nightly-report', 0))`.
+///
+/// **Promises**: those [of etcd](crate#what-it-promises), except that a waiter that loses its connection queues again, at the
+/// end. The server measures leases by its wall clock. A [standby](crate::Mutex::standby) asks for a turn as any other claim does.
+///
 /// Each claim, also a waiting one, takes a connection of its own. A server allows 100 by default, and refuses more with
 /// [`BackendErrorKind::Refused`]. A name is one lock only within one database, and is not the lock of that name in another
 /// backend.
@@ -96,22 +116,6 @@ const NAME: &str = "fenced-lock";
 ///
 /// While claims wait, `VACUUM` keeps every row that is deleted meanwhile, in all tables of the database: a waiting statement has
 /// a snapshot. Waits of seconds do no harm.
-///
-/// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{PostgresAdvisoryBackend, PostgresOptions, Session, SessionOptions};
-///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
-/// let postgres = Arc::new(PostgresAdvisoryBackend::new(&options)?);
-/// let session = Session::open(postgres, SessionOptions::new(Duration::from_secs(30))).await?;
-/// // psql: SELECT pg_advisory_lock(hashtextextended('stock-lock', 0))
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
-/// ```
 pub type PostgresAdvisoryBackend = AskedBackend<Advisory>;
 
 impl AskedBackend<Advisory> {

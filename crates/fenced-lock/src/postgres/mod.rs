@@ -1,5 +1,26 @@
 //! PostgreSQL as a lock service: a queue in a table.
 //!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{LockError, PostgresBackend, PostgresOptions, SessionKeeper, SessionOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/app");
+//!     let postgres = PostgresBackend::new(&options)?;
+//!     let locks = SessionKeeper::start(Arc::new(postgres), SessionOptions::new(Duration::from_secs(10)));
+//!     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+//!     locks.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Promises**: those [of etcd](crate#what-it-promises), except that the server measures leases by its wall clock: setting it
+//! forward ends them early. A holder learns at the next renewal that its claim was deleted. A [standby](crate::Mutex::standby)
+//! asks for a turn as any other claim does.
+//!
+//! # How it works
+//!
 //! A claim is a row of `fenced_lock.claims` with a ticket, and the lowest ticket on a name holds the lock. The tickets of a name
 //! come from its row in `fenced_lock.names`: each claim counts the row up and keeps it locked until the commit. So whoever sees a
 //! claim sees all claims before it, and a first claim stays first until it goes. (A sequence numbers the claims in the order of
@@ -154,22 +175,6 @@ const STATEMENTS: &[&str] =
 ///
 /// The server keeps the queues when it is stopped or crashes; a session lives on if the server is back within the TTL. The server
 /// measures leases by its wall clock: setting the clock forward ends them early. A name is one lock only within one database.
-///
-/// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{PostgresBackend, PostgresOptions, Session, SessionOptions};
-///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let options = PostgresOptions::new("postgres://app:secret@127.0.0.1/sale");
-/// let postgres = Arc::new(PostgresBackend::new(&options)?);
-/// let session = Session::open(postgres, SessionOptions::new(Duration::from_secs(30))).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// println!("held under token {}", guard.token());
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
-/// ```
 pub type PostgresBackend = AskedBackend<Postgres>;
 
 impl AskedBackend<Postgres> {

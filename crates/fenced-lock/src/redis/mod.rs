@@ -1,5 +1,26 @@
 //! Redis as a lock service: one primary, a queue for each name.
 //!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{LockError, RedisBackend, RedisOptions, SessionKeeper, SessionOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let redis = RedisBackend::new(RedisOptions::new("redis://127.0.0.1:6379"))?;
+//!     let locks = SessionKeeper::start(Arc::new(redis), SessionOptions::new(Duration::from_secs(10)));
+//!     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+//!     locks.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Promises**: those [of etcd](crate#what-it-promises), except that Redis can forget a grant when it fails over or restarts:
+//! then two claims can hold the lock until the first one's next renewal, and a token can repeat, under another [`ClusterId`]. It
+//! measures leases by its wall clock: setting it forward ends them early. A holder learns at the next renewal that its claim was
+//! deleted. A [standby](crate::Mutex::standby) asks for a turn as any other claim does. [`RedlockBackend`] promises less.
+//!
+//! # How it works
+//!
 //! A claim is a member of the sorted set `{fenced-lock}:queue:NAME`, and its score is its ticket: a number that the
 //! server counts up. The first one whose session lives holds the lock, and its ticket is its token. A session is one
 //! key with the TTL, so one renewal keeps all its claims; claims of a session that has ended are removed by the next request for
@@ -49,21 +70,6 @@ static QUEUE: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("cluster.lua"), include_str!("queue.lua"))));
 
 /// Redis as a lock service. It may serve several sessions, which then share a connection and a thread.
-///
-/// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{RedisBackend, RedisOptions, Session, SessionOptions};
-///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let redis = RedisBackend::new(RedisOptions::new("redis://127.0.0.1:6379"))?;
-/// let session = Session::open(Arc::new(redis), SessionOptions::new(Duration::from_secs(30))).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// println!("held under token {}", guard.token());
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
-/// ```
 ///
 /// # What it does not promise
 ///

@@ -40,23 +40,23 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// Redlock on three or five Redis servers, as a lock service without tokens.
 ///
 /// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{RedisOptions, RedlockBackend, Session, SessionOptions};
+/// use std::{sync::Arc, time::Duration};
+/// use fenced_lock::{LockError, RedisOptions, RedlockBackend, SessionKeeper, SessionOptions};
 ///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let node = |address: &str| {
-///     let mut options = RedisOptions::new(address);
-///     options.request_timeout = Duration::from_millis(400);
-///     options
-/// };
-/// let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"].map(node);
-/// let redlock = RedlockBackend::new(nodes)?;
-/// let session = Session::open(Arc::new(redlock), SessionOptions::new(Duration::from_secs(8))).await?;
-/// let guard = session.mutex("report")?.lock().await?;
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
+/// #[tokio::main]
+/// async fn main() -> Result<(), LockError> {
+///     let node = |address: &str| {
+///         let mut options = RedisOptions::new(address);
+///         options.request_timeout = Duration::from_millis(400);
+///         options
+///     };
+///     let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"].map(node);
+///     let redlock = RedlockBackend::new(nodes)?;
+///     let locks = SessionKeeper::start(Arc::new(redlock), SessionOptions::new(Duration::from_secs(8)));
+///     locks.with("nightly-report", async |_| println!("mine, without a token")).await?;
+///     locks.close().await;
+///     Ok(())
+/// }
 /// ```
 ///
 /// The key is the lock's name itself: nothing else may use this key.

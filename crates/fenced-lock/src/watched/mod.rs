@@ -7,18 +7,18 @@
 //! What makes it sound to decide from memory: a queue that is complete as of the change that made a claim lacks no claim
 //! before it, so once that claim is the first, it stays the first.
 //!
-//! Why no waiter is forgotten: a claim of this process is known here before its request is sent (`expect`). The answer to
-//! that request (`made`), each change that could make it the first or take it out (`apply`), and each list (`load`) end in
-//! `settle`. So a claim waits too long only if a change was missed. Whoever owns the watch then has to load a list, which
-//! makes up for all that was missed:
+//! Why no waiter is forgotten: this queue knows a claim of this process before its request is sent (`expect`). The answer to that
+//! request (`made`), each change that could make the claim the first or take it out (`apply`), and each list (`load`) end in
+//! `settle`. So a claim waits too long only if a change was missed. The owner of the watch then loads a list, which contains what
+//! was missed:
 //!
-//! - A watch that breaks (`interrupted`) is followed by a new one and then by a list, which are tried for until they succeed.
-//! - A change can get lost though no watch broke. So a queue in which a claim waits is read again from time to time: on etcd
+//! - After a watch broke (`interrupted`), the owner opens a new one and then loads a list, and tries both until they succeed.
+//! - A change can get lost though no watch broke. So the owner reads each queue in which a claim waits from time to time: on etcd
 //!   after a second, on `ZooKeeper` after 15.
-//! - If the queue may not be looked at any more, its waiters are told that they are gone (`denied`), and their callers get an
+//! - If this process loses the right to read the queue (`denied`), its waiting claims count as gone, and their callers get an
 //!   error.
 //!
-//! Besides, a session that is lost, at the latest by the local clock, ends the wait of all its claims: see `acquire`.
+//! Besides, the loss of a session ends the wait of all its claims, and the local clock ends a session: see `acquire`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -28,22 +28,22 @@ use crate::chaos::Safeguard;
 use crate::claim::Reporter;
 use crate::{ClaimStatus, Ticket, Token};
 
-/// How many events may wait for a list. It takes a slow list and a fast queue to have more.
+/// How many events may wait for a list. Only a slow list of a busy queue reaches this.
 const MAX_EARLY: usize = 16_384;
 
-/// The name of a claim at the service. Those of other clients need not be text.
+/// The name of a claim at the service. Other clients' claims may have names that are no text.
 pub(crate) type Key = Arc<[u8]>;
 
-/// What a backend wants to know of a claim besides its place.
+/// A backend's own data about a claim, besides its place.
 pub(crate) trait About {
-    /// Whether it asks for a turn. One that does not is no contention for the holder.
+    /// Whether the claim asks for a turn. The holder is contended only by claims that ask.
     fn asks(&self) -> bool;
 
-    /// Takes over what is told of the claim later.
+    /// Adds what a later event says of the claim.
     fn renew(&mut self, newer: Self);
 }
 
-/// Nothing: each claim asks.
+/// No data: each claim asks for a turn.
 impl About for () {
     fn asks(&self) -> bool {
         true
@@ -58,7 +58,7 @@ pub(crate) struct Event<M> {
     pub(crate) key: Key,
     /// The number of the change.
     pub(crate) change: i64,
-    /// The claim's place; `None` if the event is its deletion. One that is put anew keeps its place.
+    /// The claim's place; `None` if the event is the claim's deletion. A claim that is put again keeps its place.
     pub(crate) put: Option<(i64, M)>,
 }
 
@@ -81,16 +81,16 @@ struct OwnClaim {
 /// All claims on one name, in the order of their places.
 #[derive(Debug)]
 pub(crate) struct WatchedQueue<M> {
-    /// The key is there for claims that another client made in one change, at one place.
+    /// By place and key: another client may make several claims in one change, at one place.
     claims: BTreeMap<(i64, Key), M>,
     places: HashMap<Key, i64>,
     /// How many of the claims ask for a turn.
     asking: usize,
-    /// `claims` is complete as of this change; 0: nothing is known.
+    /// `claims` is complete as of this change; 0 if nothing is known.
     known: i64,
-    /// Events that came before the list that they belong on top of; `None` once there is a list.
+    /// Events that wait for the list to which they are to be applied; `None` once there is a list.
     early: Option<Vec<Event<M>>>,
-    /// Early events up to this change were dropped, so an older list is of no use.
+    /// Early events up to this change were dropped, so a list must be at least as new.
     dropped: i64,
     own: HashMap<Key, OwnClaim>,
 }
@@ -124,7 +124,7 @@ impl<M: About> WatchedQueue<M> {
         self.settle(key);
     }
 
-    /// Notes that the service says that the claim, which was made, is the first.
+    /// Notes that the claim is the first, as the service says.
     pub(crate) fn granted(&self, key: &[u8]) {
         if let Some(OwnClaim { made: Some(made), reporter }) = self.own.get(key) {
             reporter.report(ClaimStatus::Granted(made.token));
@@ -136,7 +136,7 @@ impl<M: About> WatchedQueue<M> {
         self.own.get(key)?.made
     }
 
-    /// Notes that this process takes the claim out, or gives it up: nobody counts on it any more.
+    /// Notes that this process takes the claim out or gives it up, so that no caller waits for it or holds by it.
     pub(crate) fn mark_gone(&self, key: &[u8]) {
         if let Some(own) = self.own.get(key) {
             own.reporter.report(ClaimStatus::Gone);
@@ -161,7 +161,7 @@ impl<M: About> WatchedQueue<M> {
         self.own.contains_key(key)
     }
 
-    /// Whether it is a claim of this process, and may be in the queue as far as anybody was told.
+    /// Whether it is a claim of this process that was not reported as gone.
     pub(crate) fn is_counted_on(&self, key: &[u8]) -> bool {
         self.own.get(key).is_some_and(|own| own.reporter.status() != ClaimStatus::Gone)
     }
@@ -171,12 +171,12 @@ impl<M: About> WatchedQueue<M> {
         self.own.values().any(OwnClaim::is_waiting)
     }
 
-    /// Whether the watch shows every change, so that a request need not ask who is first.
+    /// Whether the watch shows every change. Then a request need not ask who is first.
     pub(crate) fn is_current(&self) -> bool {
         self.early.is_none()
     }
 
-    /// What is known of the claims in the queue, the first one first.
+    /// The backend's data about each claim in the queue, in order.
     pub(crate) fn claims(&self) -> impl ExactSizeIterator<Item = &M> {
         self.claims.values()
     }
@@ -186,7 +186,7 @@ impl<M: About> WatchedQueue<M> {
         self.places.keys()
     }
 
-    /// What is known of this claim, if it is in the queue.
+    /// The backend's data about this claim, if it is in the queue.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&M> {
         let (key, place) = self.places.get_key_value(key)?;
         self.claims.get(&(*place, Arc::clone(key)))
@@ -196,8 +196,8 @@ impl<M: About> WatchedQueue<M> {
         self.places.contains_key(key)
     }
 
-    /// The latest change that this process knows of. No list that is asked for from now on can be older, unless the
-    /// service was put back to an earlier state.
+    /// The latest change that this process knows. A list that is requested from now on is not older, unless the service was put
+    /// back to an earlier state.
     pub(crate) fn latest_change(&self) -> i64 {
         let made = self.own.values().filter_map(|own| own.made);
         made.map(|made| made.change).fold(self.known, i64::max)
@@ -217,7 +217,7 @@ impl<M: About> WatchedQueue<M> {
         let known = self.known;
         let mut touched = Vec::new();
         for event in events {
-            // known from a list or an earlier answer, or come twice
+            // a list or an earlier answer has shown this change, or it came twice
             if event.change <= known || event.change < self.known {
                 continue;
             }
@@ -234,21 +234,21 @@ impl<M: About> WatchedQueue<M> {
         self.settle_first();
     }
 
-    /// Takes a list of all claims as of the change `as_of`, which was asked for when
-    /// [`latest_change`](Self::latest_change) was `latest`. `false` if another one is needed.
+    /// Takes a list of all claims as of the change `as_of`. `latest` was the [latest change](Self::latest_change) when the list
+    /// was requested. `false` if another list is needed.
     #[must_use]
     pub(crate) fn load(&mut self, list: Vec<Event<M>>, as_of: i64, latest: i64) -> bool {
         if self.early.is_some() && as_of < self.dropped {
             return false;
         }
         if as_of < latest {
-            // the service was put back to an earlier state: what it granted since counts no more
+            // the service was put back to an earlier state, so its later grants no longer count
             tracing::error!(as_of, latest, "the changes of a lock service went back");
             for own in self.own.values().filter(|own| own.made.is_some()) {
                 own.reporter.report(ClaimStatus::Gone);
             }
         } else if self.early.is_none() && as_of < self.known {
-            // what the watch said since is newer, and complete as well
+            // the watch is complete too, and newer
             return true;
         }
         let mut before = std::mem::take(&mut self.claims);
@@ -269,8 +269,8 @@ impl<M: About> WatchedQueue<M> {
         true
     }
 
-    /// Notes that this process may not look at the queue, as it asked to when [`latest_change`](Self::latest_change)
-    /// was `latest`. Claims that wait would wait for ever, unless there is a watch from better times.
+    /// Notes that the service refused to let this process read the queue. `latest` was the [latest change](Self::latest_change)
+    /// when it asked. Waiting claims then count as gone: without a watch they would wait for ever.
     pub(crate) fn denied(&mut self, latest: i64) {
         let is_old = |own: &&OwnClaim| own.made.is_some_and(|made| made.change <= latest);
         for own in self.own.values().filter(is_old).filter(|_| self.early.is_some()) {
@@ -293,7 +293,7 @@ impl<M: About> WatchedQueue<M> {
     }
 
     fn insert(&mut self, key: &Key, place: i64, more: M) {
-        // if it is there at this place, it was only put anew
+        // a claim that is known at this place was put again
         let known = self.take(key).filter(|(earlier, _)| *earlier == place);
         let more = renewed(known.map(|(_, known)| known), more);
         self.asking += usize::from(more.asks());
@@ -317,13 +317,12 @@ impl<M: About> WatchedQueue<M> {
     /// Tells one of this process's claims if it is gone or granted.
     fn settle(&self, key: &[u8]) {
         let Some(OwnClaim { made: Some(made), reporter }) = self.own.get(key) else { return };
-        // while events may be missing, nothing is concluded: the gap may be a whole new service, whose changes begin
-        // anew
+        // while events may be missing, this decides nothing: the service may be a new one, whose changes begin anew
         if self.early.is_some() {
             return;
         }
         if self.places.get(key) == Some(&made.place) {
-            // it has been shown, and so have all before it
+            // the watch has shown this claim, and so all claims before it
             if self.claims.keys().next().is_some_and(|(_, first)| **first == *key) {
                 reporter.report(ClaimStatus::Granted(made.token));
             }
@@ -332,7 +331,7 @@ impl<M: About> WatchedQueue<M> {
         }
     }
 
-    /// The first claim may now be one of ours.
+    /// Settles the first claim, which may now be one of this process.
     fn settle_first(&self) {
         if let Some(((_, key), first)) = self.claims.first_key_value() {
             self.settle(key);
@@ -349,7 +348,7 @@ impl OwnClaim {
     }
 }
 
-/// What is known of a claim, after this was told of it.
+/// The data about a claim after an event with `told`.
 fn renewed<M: About>(known: Option<M>, told: M) -> M {
     match known {
         Some(mut known) => {
@@ -360,7 +359,7 @@ fn renewed<M: About>(known: Option<M>, told: M) -> M {
     }
 }
 
-/// Gives memory back that a map does not need any more.
+/// Gives back memory that a map no longer needs.
 pub(crate) fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
     if map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);

@@ -1,5 +1,24 @@
 //! ZooKeeper as a lock service.
 //!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//! use fenced_lock::{LockError, SessionKeeper, SessionOptions, ZooKeeperBackend, ZooKeeperOptions};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LockError> {
+//!     let zookeeper = ZooKeeperBackend::new(ZooKeeperOptions::new("127.0.0.1:2181"))?;
+//!     let locks = SessionKeeper::start(Arc::new(zookeeper), SessionOptions::new(Duration::from_secs(20)));
+//!     locks.with("nightly-report", async |guard| println!("mine, under token {}", guard.token())).await?;
+//!     locks.close().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! **Promises**: those [of etcd](crate#what-it-promises), except that a [standby](crate::Mutex::standby) asks for a turn as any
+//! other claim does, and that a dead process is succeeded after one and a half TTLs.
+//!
+//! # How it works
+//!
 //! A claim is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`. The queue is all nodes of a lock in the order
 //! of their sequence numbers, whatever their prefixes, and the first one holds the lock. Curator's `InterProcessMutex` with the
 //! path `ROOT/NAME` and ZooKeeper's own recipe `WriteLock` queue in the same way, so each of them and this library exclude each
@@ -54,22 +73,6 @@ use super::{
 };
 
 /// ZooKeeper as a lock service. It may serve several leases, each a ZooKeeper session with a connection of its own.
-///
-/// ```no_run
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use fenced_lock::{Session, SessionOptions, ZooKeeperBackend, ZooKeeperOptions};
-///
-/// # async fn example() -> Result<(), fenced_lock::LockError> {
-/// let zookeeper = ZooKeeperBackend::new(ZooKeeperOptions::new("127.0.0.1:2181"))?;
-/// let session =
-///     Session::open(Arc::new(zookeeper), SessionOptions::new(Duration::from_secs(20))).await?;
-/// let guard = session.mutex("stock-lock")?.lock().await?;
-/// println!("held under token {}", guard.token());
-/// guard.unlock().await?;
-/// session.close().await
-/// # }
-/// ```
 pub type ZooKeeperBackend = OnThread<ZooKeeper>;
 
 /// The servers, and the sessions at them.
@@ -86,8 +89,8 @@ impl OnThread<ZooKeeper> {
     /// is no error.
     ///
     /// # Errors
-    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, such as a root that is no path of a node below `/`,
-    /// or the thread cannot be started.
+    /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, such as a root that is no path of a node
+    /// below `/`, or the thread cannot be started.
     pub fn new(options: ZooKeeperOptions) -> Result<Self, BackendError> {
         let options = options.checked()?;
         let root = options.root.as_str();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fenced_lock::{
-    BackendErrorKind, LockError, LostReason, MemoryBackend, SessionKeeper, SessionOptions,
+    BackendErrorKind, LockError, LostReason, MemoryBackend, Owner, SessionKeeper, SessionOptions,
 };
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
@@ -103,7 +103,8 @@ async fn a_keeper_tries_for_a_ttl() {
     assert!(asked < 30, "{asked} requests");
 }
 
-/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused.
+/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused. A guard that the work
+/// keeps, keeps the lock.
 #[tokio::test(start_paused = true)]
 async fn work_is_done_though_the_release_is_refused() {
     let backend = FaultyBackend::new();
@@ -111,7 +112,64 @@ async fn work_is_done_though_the_release_is_refused() {
     backend.release.always(Fault::Fails(BackendErrorKind::Refused));
     assert_eq!(keeper.with("a", async |_| 7).await, Ok(7));
     backend.release.clear();
+    let guard = keeper.with("b", async |guard| guard).await.unwrap();
+    assert_eq!(keeper.try_lock("b").await.map(|locked| locked.is_some()), Ok(false));
+    guard.unlock().await.unwrap();
     keeper.close().await;
+}
+
+/// Goal: a keeper lets an owner in again without a request; after a loss the owner gets a later grant, in the next session.
+#[tokio::test(start_paused = true)]
+async fn a_keeper_lets_an_owner_in_again() {
+    let backend = FaultyBackend::new();
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let (mut owner, mut other) = (Owner::new(), Owner::new());
+    let outer = keeper.lock_as("a", &mut owner).await.unwrap();
+    let inner = keeper.lock_as("a", &mut owner).await.unwrap();
+    let tried = keeper.try_lock_as("a", &mut owner).await.unwrap().unwrap();
+    let by_mutex = keeper.mutex("a").unwrap().lock_as(&mut owner).await.unwrap();
+    assert_eq!([inner.token(), tried.token(), by_mutex.token()], [outer.token(); 3]);
+    assert_eq!(backend.put.count(), 1);
+    assert!(keeper.try_lock_as("a", &mut other).await.unwrap().is_none());
+    backend.service.revoke(keeper.session().await.unwrap().lease().id);
+    outer.lost().await;
+    let later = keeper.lock_as("a", &mut owner).await.unwrap();
+    assert!(later.token() > outer.token() && outer.unlock().await.is_err());
+}
+
+/// Goal: the mutex of a keeper claims again what was lost, also what asked for a turn, and waits for a session for longer than a
+/// TTL; but it returns at once what the service refuses.
+#[tokio::test(start_paused = true)]
+async fn the_mutex_of_a_keeper_leaves_refusals_to_its_caller() {
+    let (backend, _session, mutex, guard) = held().await;
+    backend.open.always(Fault::Fails(BackendErrorKind::Transient));
+    let keeper = SessionKeeper::start(Arc::clone(&backend) as _, SessionOptions::new(TTL));
+    let standby = keeper.mutex("a").unwrap().standby("a:1").unwrap();
+    let waiting = tokio::spawn({
+        let standby = standby.clone();
+        async move { standby.lock().await }
+    });
+    sleep(3 * TTL).await;
+    backend.open.clear();
+    eventually("it waits", async || queue_of(&mutex).await.len() == 2).await;
+    assert!(!guard.is_contended());
+    standby.ask_for_turn();
+    within("it asks", guard.contended()).await;
+    let first = queue_of(&mutex).await.remove(1);
+    backend.service.delete(&first);
+    eventually("it claims again", async || {
+        queue_of(&mutex).await.get(1).is_some_and(|key| *key != first)
+    })
+    .await;
+    eventually("it asks again", async || guard.is_contended()).await;
+    guard.unlock().await.unwrap();
+    within("its turn", waiting).await.unwrap().unwrap().unlock().await.unwrap();
+
+    backend.put.always(Fault::Fails(BackendErrorKind::Refused));
+    let asked = backend.put.count();
+    let error = standby.lock().await.unwrap_err();
+    assert_eq!(kind_of::<()>(Err(error)), BackendErrorKind::Refused);
+    assert_eq!(backend.put.count(), asked + 1);
 }
 
 /// Goal: a keeper that is being closed gives out no session, though the one that is finishing its releases still lives.

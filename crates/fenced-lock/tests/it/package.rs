@@ -23,7 +23,7 @@ fn the_package_builds_by_itself() {
 #[test]
 fn no_dependency_needs_a_later_rust() {
     // with all features, other packages of the workspace have dependencies that no test needs
-    let features = "--features=etcd-tls,file,metrics,postgres-tls,redis-tls,zookeeper-tls";
+    let features = "--features=etcd-tls,file,metrics,postgres-tls,redis-tls,serde,zookeeper-tls";
     let cargo = |flags: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(flags).args(["--locked", "--offline", features]);

@@ -7,6 +7,7 @@ use fenced_lock::{
     GrantToken, Guard, LockError, LostReason, Owner, Session, SessionKeeper, SessionOptions, Token,
 };
 use testkit::wait::within;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::faulty::{Fault, FaultyBackend};
@@ -165,17 +166,25 @@ pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
     let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
     let other = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let held = other.lock().await.unwrap();
-    let waiter = tokio::spawn({
-        let (keeper, name) = (keeper.clone(), name.clone());
-        async move { keeper.with(&name, async |guard| guard.name().to_owned()).await }
-    });
+    // by a function that takes any work, in a task of its own
+    fn in_a_task<T: GrantToken, F: Future<Output: Send> + Send + 'static>(
+        keeper: SessionKeeper<T>,
+        name: String,
+        work: impl FnOnce(Guard<T>) -> F + Send + 'static,
+    ) -> JoinHandle<Result<F::Output, LockError>> {
+        tokio::spawn(async move { keeper.with(&name, work).await })
+    }
+    let captured = name.clone();
+    let work = async move |guard: Guard<_>| [captured, guard.name().to_owned()];
+    let waiter = in_a_task(keeper.clone(), name.clone(), work);
     assert!(keeper.try_lock(&name).await.unwrap().is_none());
     queue_length(&other, 2).await;
     lab.revoke(keeper.session().await.unwrap().lease().id).await;
     held.unlock().await.unwrap();
-    assert_eq!(within("the work is done", waiter).await.unwrap().unwrap(), name);
+    let done = within("the work is done", waiter).await.unwrap().unwrap();
+    assert_eq!(done, [name.clone(), name.clone()]);
 
-    let revoke = async |_: &Guard<_>| {
+    let revoke = async |_: Guard<_>| {
         lab.revoke(keeper.current().unwrap().lease().id).await;
         std::future::pending::<()>().await;
     };

@@ -115,7 +115,8 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
         };
     }
     let mutex = session.mutex(&name).unwrap();
-    let owns = ["0", "1", "2", "3", "4", "5", "6", "7"].map(own);
+    let owns = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|number| own(&number.to_string()));
+    let kept_mutex = keeper.mutex(owns[10].name()).unwrap();
     let mut futures = kept! {
         "Session::open": [backend, options] Session::open(backend, options);
         "Session::lost": [session] session.lost();
@@ -128,7 +129,14 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
         "Mutex::queue": [mutex] mutex.queue();
         "Mutex::probe": [mutex] mutex.probe();
         "SessionKeeper::lock": [keeper, owns] keeper.lock(owns[5].name());
+        "SessionKeeper::lock_as": [keeper, owns] async {
+            keeper.lock_as(owns[8].name(), &mut Owner::new()).await
+        };
+        "SessionKeeper::mutex": [kept_mutex] kept_mutex.lock();
         "SessionKeeper::try_lock": [keeper, owns] keeper.try_lock(owns[6].name());
+        "SessionKeeper::try_lock_as": [keeper, owns] async {
+            keeper.try_lock_as(owns[9].name(), &mut Owner::new()).await
+        };
         "SessionKeeper::with": [keeper, owns] keeper.with(owns[7].name(), async |_| ());
         "SessionKeeper::session": [keeper] keeper.session();
         "SessionKeeper::close": [stopping] stopping.close();
