@@ -208,12 +208,18 @@ pub struct Args {
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
 
+    /// How long a buyer waits for units that are held, such as 10s or 0s [default: --timeout]. Who gives up then is counted as
+    /// held out, which is no failure.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) patience: Option<Duration>,
+
     /// Time limit of one attempt, connecting included, before the order is retried at another
     /// instance [default: half of --timeout].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     attempt_timeout: Option<Duration>,
 
-    /// Retries of one order, with the same id, after a broken connection or a 429, 502, 503 or 504.
+    /// Retries of one order, with the same id, after a broken connection or a 429, 502, 503 or 504. Where all units are held, an
+    /// order is tried again until --patience ends.
     #[arg(long, default_value = "20", value_name = "N",
           value_parser = value_parser!(u32).range(0..=1000))]
     pub(crate) retries: u32,

@@ -158,7 +158,7 @@ impl Live {
         }
         let counter = match &order.outcome {
             FinalOutcome::Acknowledged(_) => &self.acknowledged,
-            FinalOutcome::SoldOut => &self.sold_out,
+            FinalOutcome::SoldOut | FinalOutcome::HeldOut => &self.sold_out,
             _ => &self.unsettled,
         };
         counter.fetch_add(1, Ordering::Relaxed);

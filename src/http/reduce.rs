@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -27,8 +28,11 @@ struct OrderParams {
     user: Option<String>,
 }
 
-/// The longest time after which a client is told to ask again whether the sale has started.
-const MOST_RETRY_SECONDS: u64 = 60;
+/// The longest time after which a client is told to ask again whether the sale has started, or a hold has ended.
+const MOST_RETRY_SECONDS: u32 = 60;
+
+/// Up to so many seconds, or as many as a hold lasts, are added to the time until a hold ends.
+const MOST_HOLD_JITTER_SECONDS: u32 = 30;
 
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -86,7 +90,16 @@ pub(super) async fn reduce(
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
-        outcome => answer(&id, &item, outcome),
+        outcome => answer(&id, &item, outcome).or_else(|problem| {
+            if !wants_text || problem.kind() != ProblemType::ALL_HELD {
+                return Err(problem);
+            }
+            let line = format!("{} reduce stock held, try again\n", app.sale.instance());
+            let mut reply = reply::text(ProblemType::ALL_HELD.status, line);
+            let seconds = problem.retry_after_seconds.map(HeaderValue::from);
+            reply.headers_mut().extend(seconds.map(|seconds| (header::RETRY_AFTER, seconds)));
+            Ok(reply)
+        }),
     }
 }
 
@@ -191,12 +204,13 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
                 .into(),
         ),
         Outcome::SoldOut { remaining } => {
-            let detail = match remaining {
-                0 => "nothing is left".into(),
-                1 => "only 1 unit is left".into(),
-                _ => format!("only {remaining} units are left").into(),
-            };
-            problem(ProblemType::SOLD_OUT, detail).with("remaining", remaining)
+            problem(ProblemType::SOLD_OUT, left(remaining)).with("remaining", remaining)
+        }
+        Outcome::AllHeld { remaining, ends_in, hold_seconds } => {
+            let detail = format!("{}, and others are held: try again", left(remaining));
+            let problem = problem(ProblemType::ALL_HELD, detail.into());
+            let at_random = hold_seconds.min(MOST_HOLD_JITTER_SECONDS);
+            problem.with("remaining", remaining).retry_after(seconds_until(ends_in), at_random)
         }
         // only a guard without a queue returns this: a queue puts the order into the next batch
         Outcome::HoldsDue => problem(ProblemType::WAIT_TOO_LONG, "holds are being ended".into()),
@@ -212,12 +226,9 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             "the sale limits the units of each user: name the user".into(),
         ),
         Outcome::NotStarted { at, within } => {
-            let seconds = within.as_secs().saturating_add(1).min(MOST_RETRY_SECONDS);
             let detail = format!("the sale starts at {at}").into();
-            let mut problem =
-                problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
-            problem.retry_after_seconds = u32::try_from(seconds).ok();
-            problem
+            let problem = problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
+            problem.retry_after(seconds_until(within), 0)
         }
         Outcome::SaleEnded { at } => {
             let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
@@ -234,6 +245,20 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             SaleError::of_read(InventoryError::Damaged { what }, item).into()
         }
     })
+}
+
+fn left(units: u64) -> Cow<'static, str> {
+    match units {
+        0 => "nothing is left".into(),
+        1 => "only 1 unit is left".into(),
+        _ => format!("only {units} units are left").into(),
+    }
+}
+
+/// The whole seconds after which this time is over, at most [`MOST_RETRY_SECONDS`].
+fn seconds_until(end: Duration) -> u32 {
+    u32::try_from(end.as_secs())
+        .map_or(MOST_RETRY_SECONDS, |whole| MOST_RETRY_SECONDS.min(whole.saturating_add(1)))
 }
 
 /// Adds the header for an answer that was given before, if `is_repeated`.

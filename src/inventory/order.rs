@@ -356,11 +356,20 @@ pub enum Outcome {
     Final,
     /// There is no such order to confirm or cancel.
     Unknown,
-    /// Fewer units are left than it asks for. Nothing is recorded: a retry with the same id is a new attempt. The same is true of
-    /// the refusals below.
+    /// Fewer units are left than it asks for, even with those that are held. Nothing is recorded: a retry with the same id is a
+    /// new attempt. The same is true of the refusals below.
     SoldOut {
         /// The units left.
         remaining: u64,
+    },
+    /// Fewer units are left than it asks for, but with those that are held there are enough.
+    AllHeld {
+        /// The units left.
+        remaining: u64,
+        /// The time until the first hold ends, by Redis' clock.
+        ends_in: Duration,
+        /// How long holds last, in seconds.
+        hold_seconds: u32,
     },
     /// Too few units are left for it or for its user, but more holds are over than one batch can end. After the next batch the
     /// outcome may differ.
@@ -443,7 +452,7 @@ impl Outcome {
         }
         let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
         let outcome = match (word, &numbers[..]) {
-            ("sold-out", [remaining]) => Self::SoldOut { remaining: *remaining },
+            ("sold-out", [remaining]) => Self::too_few(*remaining, rest),
             ("holds-due", _) => Self::HoldsDue,
             ("order-limit" | "user-limit", [limit, has]) => {
                 Self::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
@@ -464,6 +473,18 @@ impl Outcome {
         Some((outcome, None))
     }
 
+    /// The outcome for which so many units are too few, from the fields of the answer.
+    fn too_few(remaining: u64, fields: &str) -> Self {
+        let number =
+            |mark| fields.split('\t').find_map(|field| field.strip_prefix(mark)?.parse().ok());
+        match (number('w'), number('h').and_then(|seconds: u64| seconds.try_into().ok())) {
+            (Some(micros), Some(hold_seconds)) => {
+                Self::AllHeld { remaining, ends_in: Duration::from_micros(micros), hold_seconds }
+            }
+            _ => Self::SoldOut { remaining },
+        }
+    }
+
     /// As the script would have answered, for [`parse`](Self::parse) at another instance.
     pub(crate) fn answer(&self, order: &Order) -> String {
         match self {
@@ -478,6 +499,9 @@ impl Outcome {
                 format!("over\t{at}\t\n{kind}\t0\t1\t0\t\t\t{at}\t{key}")
             }
             Self::SoldOut { remaining } => format!("sold-out\t{remaining}"),
+            Self::AllHeld { remaining, ends_in, hold_seconds } => {
+                format!("sold-out\t{remaining}\tw{}\th{hold_seconds}", ends_in.as_micros())
+            }
             Self::HoldsDue => "holds-due".into(),
             Self::LimitReached { is_per_user, limit, has } => {
                 format!("{}-limit\t{limit}\t{has}", if *is_per_user { "user" } else { "order" })
@@ -499,7 +523,7 @@ impl Outcome {
     pub(crate) fn may_change(&self, has_holds: bool) -> bool {
         match self {
             Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
-            Self::NotStarted { .. } | Self::Unknown | Self::HoldsDue => true,
+            Self::AllHeld { .. } | Self::NotStarted { .. } | Self::Unknown | Self::HoldsDue => true,
             _ => false,
         }
     }
@@ -509,7 +533,7 @@ impl Outcome {
         match self {
             Self::Reserved(accepted) => Some(accepted.remaining),
             Self::Changed { change, is_repeated: false } => Some(change.remaining),
-            Self::SoldOut { remaining } => Some(*remaining),
+            Self::SoldOut { remaining } | Self::AllHeld { remaining, .. } => Some(*remaining),
             _ => None,
         }
     }
@@ -581,6 +605,13 @@ mod tests {
             Accepted { hold_until: Some(time), request: None, holder: None, ..accepted.clone() };
         let change = Accepted { event: Event::Cancelled, token: None, ..accepted.clone() };
         let (at, within) = (time, Duration::from_micros(15));
+        let order = Order {
+            id: OrderId::new("a#b").expect("an id"),
+            item: Item::DEFAULT,
+            quantity: Quantity::new(3).expect("a quantity"),
+            user: User::new("me").expect("a user"),
+            action: Action::Reserve,
+        };
         for outcome in [
             Outcome::Reserved(accepted),
             Outcome::Repeated(held),
@@ -590,6 +621,7 @@ mod tests {
             Outcome::Final,
             Outcome::Unknown,
             Outcome::SoldOut { remaining: 2 },
+            Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 },
             Outcome::HoldsDue,
             Outcome::LimitReached { is_per_user: true, limit: 2, has: 1 },
             Outcome::LimitReached { is_per_user: false, limit: 2, has: 0 },
@@ -600,15 +632,14 @@ mod tests {
             Outcome::SaleReplaced,
             Outcome::Damaged { what: "orders\thas none".into() },
         ] {
-            let order = Order {
-                id: OrderId::new("a#b").expect("an id"),
-                item: Item::DEFAULT,
-                quantity: Quantity::new(3).expect("a quantity"),
-                user: User::new("me").expect("a user"),
-                action: Action::Reserve,
-            };
             let read = Outcome::parse(&order, Some(1), &outcome.answer(&order));
             assert_eq!(read.map(|(outcome, _)| outcome), Some(outcome));
         }
+        // the last version knows it by its word and its only number, as sold out: no order waits for another answer
+        let held = Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 };
+        let answer = held.answer(&order);
+        let (word, rest) = answer.split_once('\t').expect("a word");
+        let numbers = rest.split('\t').filter_map(|field| field.parse::<u64>().ok());
+        assert_eq!((word, numbers.collect::<Vec<_>>()), ("sold-out", vec![2]));
     }
 }

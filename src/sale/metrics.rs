@@ -128,9 +128,10 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 26] = [
+pub const OUTCOMES: [&str; 27] = [
     "reserved",
     "sold-out",
+    "all-held",
     "conflict",
     "confirmed",
     "cancelled",
@@ -252,6 +253,7 @@ impl OrderCount<'_> {
         self.outcome = match answer {
             Ok(Outcome::Reserved(_) | Outcome::Repeated(_)) => "reserved",
             Ok(Outcome::SoldOut { .. } | Outcome::HoldsDue) => "sold-out",
+            Ok(Outcome::AllHeld { .. }) => "all-held",
             Ok(
                 Outcome::Changed { change: Accepted { event, .. }, .. }
                 | Outcome::Over { event, .. },

@@ -83,7 +83,9 @@ kinds! {
     /// An order that was sent again after its answer got another one.
     AnsweredAnew "I2" "sent again, and answered otherwise",
     /// Buyers were refused although enough units were left for them.
-    SoldOutTooEarly "I6" "told sold out, while enough was left",
+    SoldOutTooEarly "I6" "told sold out, while enough was left or held",
+    /// Buyers were told that all units are held, although enough units were left for them, or not enough were held.
+    NotAllHeld "I6" "told that all is held, while that was not so",
     /// The ledger has an order before another one that was answered before it was sent.
     OutOfOrder "I6" "behind an order sent after its answer",
     /// A hold ended too early, or was confirmed after its end.

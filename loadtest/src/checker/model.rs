@@ -33,7 +33,7 @@ use std::collections::HashMap;
 
 pub use super::finding::Finding;
 use super::finding::{Found, Kind};
-pub use super::history::{LedgerEntry, StockState};
+pub use super::history::{LedgerEntry, StockState, Units};
 use super::order::FinalOutcome;
 pub use super::order::{Acknowledgement, Effect, Event, Failure, Order, Outcome};
 
@@ -65,6 +65,8 @@ pub struct Sale {
     pub(crate) returned: u64,
     /// The units that each user holds or has bought.
     users: HashMap<String, i64>,
+    /// The units that are held, if that is known.
+    held_units: Option<i64>,
     /// The open holds that began before the first entry; where they are not known, any number is possible.
     earlier: u64,
     /// The place of the last entry, and the stock that this entry names.
@@ -87,6 +89,10 @@ impl Sale {
             is_guarded,
             offered: before.stock,
             lowest: before.stock,
+            held_units: match before.units.and_then(|units| units.held) {
+                Some(units) => Some(signed(units)),
+                None => (before.hold_seconds.is_none() || before.held == Some(0)).then_some(0),
+            },
             earlier: before.held.unwrap_or(u64::MAX),
             last: (before.entries(), before.stock),
             ..Self::default()
@@ -101,6 +107,17 @@ impl Sale {
     /// Units that are held or were sold since the first entry, and the most of them at any moment.
     pub(crate) fn taken(&self) -> [i64; 2] {
         [self.state.stock, self.lowest].map(|stock| self.offered.saturating_sub(stock))
+    }
+
+    /// Whether too few units are left for so many, even with those that are held; and whether that is so only without them. Where
+    /// it is not known what is held, both can be.
+    pub(crate) fn is_short_of(&self, quantity: u64) -> [bool; 2] {
+        let missing = signed(quantity).saturating_sub(self.state.stock);
+        let is_enough = |held: i64| missing <= held;
+        [
+            missing > 0 && self.held_units.is_none_or(|held| !is_enough(held)),
+            missing > 0 && self.held_units.is_none_or(is_enough),
+        ]
     }
 
     /// Units that a user may still take, if that is limited.
@@ -139,6 +156,8 @@ impl Sale {
         let is_first = standing.times == 0 && standing.end.is_none();
         if *event == Event::Reserved {
             state.orders += 1;
+            let held = if has_holds { signed(*quantity) } else { 0 };
+            self.held_units = self.held_units.map(|units| units.saturating_add(held));
             state.held = state.held.map(|held| held.wrapping_add(has_holds.into()));
             standing.times += 1;
             if standing.times == 2 {
@@ -152,6 +171,8 @@ impl Sale {
             self.earlier -= u64::from(is_earlier);
             standing.was_held = has_holds && (standing.reserved.is_some() || is_earlier);
             standing.end = Some(entry.clone());
+            let ended = signed(*quantity);
+            self.held_units = self.held_units.map(|units| units.saturating_sub(ended));
             // below zero it fits no state
             state.held = state.held.map(|held| held.wrapping_sub(1));
             if !standing.was_held || state.lucky < 0 {
@@ -257,7 +278,7 @@ impl Sale {
                         found.add(Kind::Mismarked, id);
                     }
                 }
-                FinalOutcome::SoldOut | FinalOutcome::LimitReached => {
+                FinalOutcome::SoldOut | FinalOutcome::HeldOut | FinalOutcome::LimitReached => {
                     found.add(Kind::AnsweredAnew, format!("{id}: {:?}", asked.outcome));
                 }
                 FinalOutcome::UnknownOrder => {
@@ -289,6 +310,10 @@ impl Sale {
         let what = counts(after.entries(), "entries", state.entries()).or(stock);
         let what = what.or_else(|| counts(after.orders, "orders", state.orders));
         let what = what.or_else(|| counts(after.held?, "holds", state.held?));
+        let held = || after.units?.held.zip(self.held_units);
+        let what = what.or_else(|| {
+            held().and_then(|(after, held)| counts(after, "held units", held.cast_unsigned()))
+        });
         if let Some(what) = what {
             self.found.add(Kind::LedgerDoesNotAddUp, what);
         }

@@ -1,6 +1,8 @@
 //! A sale as it should be, in memory: what the shop sells, and what the checker's tests damage.
 
-use crate::checker::{Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, u64_from};
+use crate::checker::{
+    Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, Units, u64_from,
+};
 
 pub(crate) struct Sale {
     /// The state at its beginning, with its terms.
@@ -32,7 +34,8 @@ impl Sale {
         if self.before.per_user.is_some_and(|limit| has - to_stock > limit.cast_signed()) {
             FinalOutcome::LimitReached
         } else if self.stock() + to_stock < 0 {
-            FinalOutcome::SoldOut
+            let is_held = self.stock() + self.held().unwrap_or(0) + to_stock >= 0;
+            if is_held { FinalOutcome::HeldOut } else { FinalOutcome::SoldOut }
         } else {
             FinalOutcome::Acknowledged(self.write(Event::Reserved, order, user, quantity))
         }
@@ -83,13 +86,28 @@ impl Sale {
         self.ledger.last().map_or(self.before.stock, |last| last.remaining)
     }
 
+    /// The units that are held, in a sale with holds: each other entry ends one.
+    fn held(&self) -> Option<i64> {
+        let units = |entry: &LedgerEntry| {
+            let is_taken = entry.event == Event::Reserved;
+            Event::Reserved.to_stock(entry.quantity) * if is_taken { -1 } else { 1 }
+        };
+        self.before.hold_seconds.map(|_| self.ledger.iter().map(units).sum())
+    }
+
     pub(crate) fn state(&self) -> StockState {
         let (entries, stock) = (u64_from(self.ledger.len()), self.stock());
         let is_order = |entry: &&LedgerEntry| entry.event == Event::Reserved;
         let orders = u64_from(self.ledger.iter().filter(is_order).count());
+        let lucky = self.before.initial - stock;
+        let units = self.held().map(|held| {
+            let [held, confirmed] = [held, lucky - held].map(|units| u64::try_from(units).ok());
+            Units { held, confirmed }
+        });
         StockState {
+            units,
             stock,
-            lucky: self.before.initial - stock,
+            lucky,
             orders,
             entries: Some(entries),
             // each other entry ends a hold

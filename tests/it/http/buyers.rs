@@ -1,5 +1,6 @@
 //! Goal: buyers, holds and the start of a sale over HTTP. Method: calls in process, over a real etcd and a real Redis.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -153,8 +154,25 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     for (id, user) in [("a", ""), ("b", ""), ("a", "alice")] {
         assert!(order(id, user).await.json(200)["hold_until"].is_string());
     }
-    assert_eq!(shop.stock().await["held"], 3);
-    order("c", "").await.problem(409, "sold-out");
+    let stock = shop.stock().await;
+    let units = json!({"held": 3, "confirmed": 0});
+    assert_eq!(
+        [&stock["held"], &stock["units"], &stock["state"]],
+        [&json!(3), &units, &json!("all-held")]
+    );
+    // the hold's minute, and up to half a minute more
+    let retry_after =
+        |reply: &Reply| -> u32 { reply.headers["retry-after"].to_str().unwrap().parse().unwrap() };
+    let mut waits = BTreeSet::new();
+    for _ in 0..9 {
+        let reply = order("c", "").await;
+        assert_eq!(reply.problem(409, "all-held")["remaining"], 0);
+        waits.insert(retry_after(&reply));
+    }
+    let text = shop.call_with("POST /stock/reduce", &[("accept", "text/plain")], "").await;
+    assert_eq!((text.status.as_u16(), &*text.text), (409, "8080 reduce stock held, try again\n"));
+    waits.insert(retry_after(&text));
+    assert!(waits.len() > 1 && waits.iter().all(|wait| (50..=90).contains(wait)), "{waits:?}");
     let confirmed = shop.call("POST /orders/a/confirm?user=alice").await;
     assert!(!is_replayed(&confirmed));
     let confirmed = confirmed.json(200);
@@ -311,7 +329,7 @@ async fn a_late_attempt_takes_nothing_after_a_refusal() {
     let grants = || *shop.sale.metrics().lock_wait.cumulative().last().unwrap();
     let before = grants();
     proxy.lose_answers(1);
-    shop.order("late").await.problem(409, "sold-out");
+    shop.order("late").await.problem(409, "all-held");
     assert!(proxy.has_lost());
     assert_eq!(grants() - before, 2);
 }
