@@ -1,5 +1,5 @@
 // The same burst as the load test's, for k6: REQUESTS orders from CONCURRENCY virtual users at once, each order with an
-// id of its own. k6's checks and thresholds are the proof. For a verdict order by order, and for holds, use `loadtest`.
+// id of its own. k6's checks and thresholds are the proof. For a verdict order by order, and for payments, use `loadtest`.
 //
 //   k6 run loadtest/k6.js
 //   k6 run -e URLS=http://127.0.0.1:8080,http://127.0.0.1:8090 -e REQUESTS=500 -e STOCK=300 loadtest/k6.js
@@ -12,6 +12,7 @@
 // | REQUESTS           | 500                                           | how many orders                    |
 // | CONCURRENCY        | as REQUESTS, at most 500                      | how many virtual users             |
 // | STOCK              | 300                                           | the sale is started afresh with it |
+// | HOLD_SECONDS       | (none)                                        | units are held so long, not paid   |
 // | ITEM               | (the default item)                            | what to order                      |
 // | ADMIN_TOKEN_FILE   | (none)                                        | needed unless it is a demo         |
 //
@@ -21,15 +22,20 @@
 import http from 'k6/http';
 import exec from 'k6/execution';
 import { check, fail, sleep } from 'k6';
+import { Counter } from 'k6/metrics';
 
 const urls = (__ENV.URLS || 'http://127.0.0.1:8080,http://127.0.0.1:8090').split(',');
 const requests = Number(__ENV.REQUESTS || 500);
 const stock = Number(__ENV.STOCK || 300);
+const holdSeconds = Number(__ENV.HOLD_SECONDS || 0);
 const query = __ENV.ITEM ? `?item=${encodeURIComponent(__ENV.ITEM)}` : '';
 // files can be opened only here, before the run
 const adminToken = __ENV.ADMIN_TOKEN_FILE ? open(__ENV.ADMIN_TOKEN_FILE).trim() : '';
 
 const RETRIES = 20;
+// how long a buyer waits for units that are held; who gives up then is held out
+const PATIENCE_SECONDS = 30;
+const heldOut = new Counter('held_out');
 const willBeSold = Math.min(stock, requests);
 
 export const options = {
@@ -56,11 +62,12 @@ export function setup() {
   const run = `k6-${Date.now()}-${Math.floor(Math.random() * 2 ** 32)}`;
   const start = (/** @type {object} */ terms) =>
     http.put(`${urls[0]}/stock${query}`, JSON.stringify(terms), { headers });
-  let started = start({ stock });
+  const terms = holdSeconds > 0 ? { stock, hold_seconds: holdSeconds } : { stock };
+  let started = start(terms);
   if (started.status === 428) {
     // in place of a sale with orders
     headers['If-Match'] = '*';
-    started = start({ stock, sale: run });
+    started = start({ ...terms, sale: run });
   }
   if (started.status < 200 || started.status > 299) {
     fail(`the sale cannot be started (status ${started.status}): ${started.body}`);
@@ -72,14 +79,22 @@ export function setup() {
 export default function (/** @type {{ run: string }} */ { run }) {
   const number = exec.scenario.iterationInTest;
   const headers = { 'Idempotency-Key': `${run}-${number}` };
-  for (let attempt = 0; attempt <= RETRIES; attempt += 1) {
+  const patientUntil = Date.now() + PATIENCE_SECONDS * 1000;
+  for (let attempt = 0; attempt <= RETRIES; ) {
     const url = urls[(number + attempt) % urls.length];
     const answer = http.post(`${url}/stock/reduce${query}`, null, { headers, timeout: '15s' });
-    if (![0, 429, 502, 503, 504].includes(answer.status)) {
+    const isHeld = answer.status === 409 && answer.json('type') === 'all-held';
+    const wait = Math.max(Number(answer.headers['Retry-After']) || 0, Math.min(0.02 * 2 ** attempt, 1));
+    if (isHeld && Date.now() + wait * 1000 >= patientUntil) {
+      heldOut.add(1);
+      return;
+    }
+    if (!isHeld && ![0, 429, 502, 503, 504].includes(answer.status)) {
       check(answer, { 'an order is reserved or told sold out': (a) => [200, 409].includes(a.status) });
       return;
     }
-    sleep(Math.max(Number(answer.headers['Retry-After']) || 0, Math.min(0.02 * 2 ** attempt, 1)));
+    sleep(wait);
+    attempt += isHeld ? 0 : 1;
   }
   check(null, { 'every order is answered': () => false });
 }
@@ -89,7 +104,8 @@ export function teardown() {
     const sale = /** @type {Record<string, number>} */ (http.get(`${url}/stock${query}`).json());
     check(sale, {
       'no unit appeared and none vanished': (s) => s.initial === stock && s.stock + s.lucky === stock,
-      'each unit that can be sold is sold once': (s) => s.lucky === willBeSold && s.orders === willBeSold,
+      'each unit that can be sold is sold once': (s) =>
+        holdSeconds > 0 || s.lucky === willBeSold && s.orders === willBeSold,
     });
   }
 }

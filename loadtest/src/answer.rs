@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 
 use crate::api::{Problem, is_passing};
-use crate::checker::{Acknowledgement, Effect, Event, Failure, Outcome};
+use crate::checker::{ALL_HELD, Acknowledgement, Effect, Event, Failure, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
 /// How to ask again after an attempt.
@@ -82,15 +82,17 @@ pub(crate) fn read(
     let problem = Problem::read(&answer.body);
     let kind = problem.kind();
     // the service sends Retry-After if a retry is worth it
-    let again = is_passing(answer.status) && (kind.is_empty() || answer.retry_after.is_some());
+    let is_held = answer.status == StatusCode::CONFLICT && kind == ALL_HELD;
+    let may_pass = is_held || is_passing(answer.status);
+    let again = may_pass && (kind.is_empty() || answer.retry_after.is_some());
     let failure = Failure { why: kind.to_owned().into(), is_final: !again };
     // the service's problem types show that nothing was taken; a gateway's answer does not
     let nothing_taken = !kind.is_empty()
         && (answer.status.is_client_error() || answer.status == StatusCode::SERVICE_UNAVAILABLE);
     let effect = if nothing_taken { Effect::Failed(failure) } else { Effect::Unknown(failure) };
     let retry = again.then(|| Retry {
-        // a full queue needs time; for other errors, another instance may be better off
-        elsewhere: answer.status != StatusCode::TOO_MANY_REQUESTS,
+        // a full queue and held units need time; for other errors, another instance may be better off
+        elsewhere: !is_held && answer.status != StatusCode::TOO_MANY_REQUESTS,
         wait: Some(answer.retry_after.unwrap_or_default()),
     });
     (outcome(effect), retry)

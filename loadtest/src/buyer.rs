@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, Retry};
-use crate::checker::{Event, Order, Outcome};
+use crate::checker::{Event, FinalOutcome, Order, Outcome};
 use crate::cli::Args;
 use crate::conduct::{Step, choices};
 use crate::connection::{Connection, ConnectionError};
@@ -119,7 +119,8 @@ impl Buyer {
         let hold = setup.before.hold_seconds.map(Duration::from_secs);
         if order.answer().is_none() {
             // units may come back, and an attempt without an answer may take them
-            let may_arrive = hold.is_some() && order.is_refused() && order.in_doubt;
+            let can_gain = hold.is_some() || setup.plan.conduct.returns > 0.0;
+            let may_arrive = can_gain && order.is_refused() && order.in_doubt;
             let cancel = Step { wait: Duration::ZERO, event: Event::Cancelled };
             return may_arrive.then_some(cancel).into_iter().collect();
         }
@@ -129,6 +130,7 @@ impl Buyer {
         let steps = hold.map(|hold| plan.conduct.steps(plan.seed, number, hold));
         let mut steps = steps.unwrap_or_default();
         if has_ids {
+            plan.conduct.take_back(plan.seed, number, hold.is_some(), &mut steps);
             plan.conduct.ask_again(plan.seed, number, &mut steps);
         }
         steps
@@ -158,13 +160,15 @@ impl Buyer {
         let Args { plan, timeout, retries, .. } = &run.args;
         let mut sent = Instant::now();
         let deadline = sent + *timeout;
+        let patient_until =
+            run.args.patience.map_or(deadline, |patience| deadline.min(sent + patience));
         self.return_to_home_instance(sent);
         let seed = plan.seed.wrapping_add(salt);
         let mut departure = Departure::of(seed, plan.abandon, number);
         let id = run.setup.id(number);
         let event = change.unwrap_or_default();
-        let mut pauses = 0;
-        for attempt in 0..=*retries {
+        let (mut pauses, mut attempt) = (0, 0);
+        loop {
             let limit = deadline.saturating_duration_since(sent).min(run.args.attempt_timeout());
             let to = self.place;
             let request = run.request(to, number, &id, change);
@@ -188,9 +192,13 @@ impl Buyer {
             let broke = elsewhere && wait.is_none() && attempt == 0;
             let wait =
                 if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
-            if attempt == *retries || Instant::now() + wait >= deadline {
+            // waiting for held units is no retry
+            let is_held = asked.outcome == FinalOutcome::HeldOut;
+            let until = if is_held { patient_until } else { deadline };
+            if !is_held && attempt == *retries || Instant::now() + wait >= until {
                 break;
             }
+            attempt += u32::from(!is_held);
             if !broke {
                 run.cut.run_until_cancelled(sleep(wait)).await;
                 pauses += 1;

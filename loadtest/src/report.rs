@@ -101,14 +101,15 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("so many digits are allowed")
 }
 
-/// The latency of an order, in microseconds.
+/// The latency of an order, in microseconds, without the waits for units that were held.
 ///
 /// At a rate, it begins when the order was due, also if all connections were busy then: else a service that stalls
 /// would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013), calls that coordinated
 /// omission.
 pub(crate) fn latency(rate: Option<f64>, number: usize, order: &Order) -> u64 {
     let due = rate.and_then(|rate| u64::try_from(due(rate, number).as_micros()).ok());
-    order.ended.saturating_sub(due.unwrap_or(u64::MAX).min(order.sent))
+    let ended = order.ended.saturating_sub(order.waited());
+    ended.saturating_sub(due.unwrap_or(u64::MAX).min(order.sent))
 }
 
 impl Report {

@@ -88,16 +88,19 @@ problem_types! {
     UNKNOWN_SALE "unknown-sale" NOT_FOUND None, "No such sale was kept";
     METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED None, "The path does not have this method; the header Allow lists those it has";
     REQUEST_TIMEOUT "request-timeout" REQUEST_TIMEOUT None, "The body did not arrive in time";
-    SOLD_OUT "sold-out" CONFLICT None, "Fewer units are left than the order asks for";
+    SOLD_OUT "sold-out" CONFLICT None, "Fewer units are left than the order asks for, even with those that are held";
+    ALL_HELD "all-held" CONFLICT Some(1), "Fewer units are left than the order asks for, but enough with those that are held; try again";
     LIMIT_REACHED "limit-reached" CONFLICT None, "The order exceeds a limit of the sale";
     NOT_STARTED "not-started" CONFLICT Some(1), "The sale has not started";
     ENDED "ended" CONFLICT None, "The sale has ended";
     ORDER_FINAL "order-final" CONFLICT None, "The order is final";
+    NOT_CONFIRMED "not-confirmed" CONFLICT None, "The order is held: cancel it, and nothing is to be returned";
     SALE_REPLACED "sale-replaced" CONFLICT None, "The sale was replaced, or its ledger ends before the position";
     NOT_REPLACED "not-replaced" CONFLICT None, "The sale runs, so it cannot be deleted";
     TOO_MANY_SALES "too-many-sales" CONFLICT None, "1000 replaced sales are kept; delete some";
     EXPIRED "expired" GONE None, "The hold of the order ended";
     CANCELLED "cancelled" GONE None, "The order was cancelled";
+    RETURNED "returned" GONE None, "The order was returned";
     SALE_MISMATCH "sale-mismatch" PRECONDITION_FAILED None, "If-Match does not name the running sale";
     BODY_TOO_LARGE "body-too-large" PAYLOAD_TOO_LARGE None, "A body has at most 16 KiB";
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
@@ -158,11 +161,18 @@ impl Problem {
     /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
     /// the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        let retry_after_seconds = kind.retry_after_seconds.map(|least| {
-            let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]);
-            least + random % (RETRY_JITTER_SECONDS + 1)
-        });
-        Self { kind, detail: detail.into(), more: BTreeMap::new(), retry_after_seconds }
+        let detail = detail.into();
+        let problem = Self { kind, detail, more: BTreeMap::new(), retry_after_seconds: None };
+        match kind.retry_after_seconds {
+            Some(least) => problem.retry_after(least, RETRY_JITTER_SECONDS),
+            None => problem,
+        }
+    }
+
+    /// The same with a retry after so many seconds, and up to so many more, at random.
+    pub(super) fn retry_after(self, least: u32, at_random: u32) -> Self {
+        let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) % (at_random + 1);
+        Self { retry_after_seconds: Some(least + random), ..self }
     }
 
     /// The same with another member, unless the value is null.

@@ -1,7 +1,8 @@
-//! `GET` or `POST /stock/reduce`, `POST /order/confirm` and `/order/cancel`: the sale itself.
+//! `GET` or `POST /stock/reduce`, `POST /order/confirm`, `/order/cancel` and `/order/return`: the sale itself.
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
+use super::stock::check_admin;
 use super::{body, params, reply};
 use crate::inventory::{
     Accepted, Action, Event, InventoryError, Item, Order, OrderId, Outcome, Quantity, Timestamp,
@@ -27,8 +29,11 @@ struct OrderParams {
     user: Option<String>,
 }
 
-/// The longest time after which a client is told to ask again whether the sale has started.
-const MOST_RETRY_SECONDS: u64 = 60;
+/// The longest time after which a client is told to ask again whether the sale has started, or a hold has ended.
+const MOST_RETRY_SECONDS: u32 = 60;
+
+/// Up to so many seconds, or as many as a hold lasts, are added to the time until a hold ends.
+const MOST_HOLD_JITTER_SECONDS: u32 = 30;
 
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -43,7 +48,7 @@ struct Answer<'a> {
     token: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_until: Option<Timestamp>,
-    /// When the hold was confirmed or cancelled.
+    /// When the hold was confirmed or cancelled, or the order returned.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
 }
@@ -86,7 +91,16 @@ pub(super) async fn reduce(
             let line = format!("{} reduce stock end!\n", app.sale.instance());
             Ok(reply::text(ProblemType::SOLD_OUT.status, line))
         }
-        outcome => answer(&id, &item, outcome),
+        outcome => answer(&id, &item, outcome).or_else(|problem| {
+            if !wants_text || problem.kind() != ProblemType::ALL_HELD {
+                return Err(problem);
+            }
+            let line = format!("{} reduce stock held, try again\n", app.sale.instance());
+            let mut reply = reply::text(ProblemType::ALL_HELD.status, line);
+            let seconds = problem.retry_after_seconds.map(HeaderValue::from);
+            reply.headers_mut().extend(seconds.map(|seconds| (header::RETRY_AFTER, seconds)));
+            Ok(reply)
+        }),
     }
 }
 
@@ -124,7 +138,7 @@ pub(super) fn named_order(
     })
 }
 
-/// Confirms or cancels the order.
+/// Confirms or cancels the order; or takes it back, which only an operator may.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     id: Named,
@@ -132,7 +146,10 @@ pub(super) async fn change(
     action: Action,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    params::check_intent(&head)?;
+    match action {
+        Action::Return => check_admin(&app, &head)?,
+        _ => params::check_intent(&head)?,
+    }
     let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
@@ -147,7 +164,7 @@ pub(super) async fn change(
     answer(&id, &item, outcome)
 }
 
-/// The answer to an order, to a confirmation or to a cancellation.
+/// The answer to an order, to a confirmation, to a cancellation or to a return.
 pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
     let is_repeated =
         matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
@@ -175,6 +192,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
         Outcome::Over { event, time } => {
             let (kind, what) = match event {
                 Event::Cancelled => (ProblemType::CANCELLED, "the order was cancelled"),
+                Event::Returned => (ProblemType::RETURNED, "the order was returned"),
                 _ => (ProblemType::EXPIRED, "the hold of the order ended"),
             };
             let detail = format!("{what} at {time}: order again under a new Idempotency-Key");
@@ -184,6 +202,10 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             ProblemType::ORDER_FINAL,
             "the order is confirmed, or was final from the start: its units stay sold".into(),
         ),
+        Outcome::NotConfirmed => problem(
+            ProblemType::NOT_CONFIRMED,
+            "the order is held: cancel it, and its units are on sale again".into(),
+        ),
         Outcome::Unknown => problem(
             ProblemType::UNKNOWN_ORDER,
             "no order of this id and user was accepted in the running sale: it took nothing there so far (in a query, a `+` \
@@ -191,12 +213,13 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
                 .into(),
         ),
         Outcome::SoldOut { remaining } => {
-            let detail = match remaining {
-                0 => "nothing is left".into(),
-                1 => "only 1 unit is left".into(),
-                _ => format!("only {remaining} units are left").into(),
-            };
-            problem(ProblemType::SOLD_OUT, detail).with("remaining", remaining)
+            problem(ProblemType::SOLD_OUT, left(remaining)).with("remaining", remaining)
+        }
+        Outcome::AllHeld { remaining, ends_in, hold_seconds } => {
+            let detail = format!("{}, and others are held: try again", left(remaining));
+            let problem = problem(ProblemType::ALL_HELD, detail.into());
+            let at_random = hold_seconds.min(MOST_HOLD_JITTER_SECONDS);
+            problem.with("remaining", remaining).retry_after(seconds_until(ends_in), at_random)
         }
         // only a guard without a queue returns this: a queue puts the order into the next batch
         Outcome::HoldsDue => problem(ProblemType::WAIT_TOO_LONG, "holds are being ended".into()),
@@ -212,12 +235,9 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             "the sale limits the units of each user: name the user".into(),
         ),
         Outcome::NotStarted { at, within } => {
-            let seconds = within.as_secs().saturating_add(1).min(MOST_RETRY_SECONDS);
             let detail = format!("the sale starts at {at}").into();
-            let mut problem =
-                problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
-            problem.retry_after_seconds = u32::try_from(seconds).ok();
-            problem
+            let problem = problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
+            problem.retry_after(seconds_until(within), 0)
         }
         Outcome::SaleEnded { at } => {
             let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
@@ -234,6 +254,20 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             SaleError::of_read(InventoryError::Damaged { what }, item).into()
         }
     })
+}
+
+fn left(units: u64) -> Cow<'static, str> {
+    match units {
+        0 => "nothing is left".into(),
+        1 => "only 1 unit is left".into(),
+        _ => format!("only {units} units are left").into(),
+    }
+}
+
+/// The whole seconds after which this time is over, at most [`MOST_RETRY_SECONDS`].
+fn seconds_until(end: Duration) -> u32 {
+    u32::try_from(end.as_secs())
+        .map_or(MOST_RETRY_SECONDS, |whole| MOST_RETRY_SECONDS.min(whole.saturating_add(1)))
 }
 
 /// Adds the header for an answer that was given before, if `is_repeated`.

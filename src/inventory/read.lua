@@ -6,7 +6,8 @@
 -- ARGV  5 operation:
 --       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale whose ledger it is (empty: the running one), 9 the
 --         name of the ledger to which the index belongs, if known
---       lookup: the units that can be bought, and some orders with their changes. From 6 on the orders' keys
+--       lookup: the units that can be bought and those that are held, and some orders with their changes. From 6 on the
+--         orders' keys
 --       sales: the running sale and the sales that were replaced
 --       latest: the state, and the latest entries of the ledger. 6 how many
 --       inspect: the same, also without stock and after a roll-back
@@ -23,12 +24,20 @@ local function answer(content)
   return {terms.hold_seconds and 1 or 0, content}
 end
 
+-- The units that are held; false if the count is not of the present ledger. The next batch counts them.
+local function held_units(open_holds, length)
+  if open_holds == 0 then return 0 end
+  local units, counted_to = counted(redis.pcall('HGET', BUYERS, HELD))
+  return counted_to == length and units
+end
+
 -- A stock set by hand has no `lucky` and `initial` before its first batch.
 local function state()
   local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
+  local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
   return {
     stock, lucky or '0', initial or units, fence, sale, terms_text,
-    redis.call('LLEN', LEDGER), redis.call('HLEN', ORDERS), redis.call('ZCARD', HOLDS)}
+    length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
 end
 
 -- Entries of a ledger, and the records of those entries that are orders.
@@ -53,10 +62,26 @@ end
 
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
-  local is_due = terms.hold_seconds and #due(1) > 0
+  local hold, held = terms.hold_seconds, false
+  local is_due = hold and #due(1) > 0
+  -- where holds are due, a batch says what is held
+  local ends_in = hold and not is_due and first_end()
+  if ends_in then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
+  local records, fields = redis.call('HMGET', ORDERS, unpack(keys)), {}
+  for i, key in ipairs(keys) do
+    if records[i] then fields[#fields + 1], fields[#fields + 2] = key, '\n' .. key end
+  end
+  local found = #fields > 0 and redis.call('HMGET', CHANGES, unpack(fields)) or {}
+  local changes, of_found = {}, 0
+  for i in ipairs(keys) do
+    changes[i] = false
+    if records[i] then
+      of_found = of_found + 2
+      changes[i] = found[of_found] or found[of_found - 1]
+    end
+  end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false}, sale, fence, running,
-    redis.call('HMGET', ORDERS, unpack(keys)), redis.call('HMGET', CHANGES, unpack(keys))})
+    {stock, is_due and 1 or 0, terms.per_order or false, held}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

@@ -16,8 +16,8 @@ use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Event, Inventory, InventoryError, Item, OrderId, SaleId, Stock, Terms, Timestamp,
-    User,
+    Accepted, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId, Stock,
+    Terms, Timestamp, Units, User,
 };
 
 /// How many items the readiness check probes.
@@ -88,6 +88,33 @@ pub struct Available {
     pub is_due: bool,
     /// The most units that one order may take.
     pub per_order: Option<u32>,
+    /// What is held, unless nothing is, or some holds are over.
+    pub held: Option<Held>,
+}
+
+/// The units that are held.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// How many; `None` until the next batch counts what an instance of the last version sold.
+    pub units: Option<i64>,
+    /// The time until the first hold ends, by Redis' clock.
+    pub ends_in: Duration,
+    /// How long holds last, in seconds.
+    pub hold_seconds: u32,
+}
+
+impl Available {
+    /// The outcome of an order of so many units, which are more than are left.
+    pub(crate) fn too_few_for(&self, quantity: Quantity) -> Outcome {
+        let remaining = u64::try_from(self.stock).unwrap_or(0);
+        let missing = i64::from(quantity.get()) - self.stock;
+        match self.held.filter(|held| held.units.is_none_or(|units| units >= missing)) {
+            Some(Held { ends_in, hold_seconds, .. }) => {
+                Outcome::AllHeld { remaining, ends_in, hold_seconds }
+            }
+            None => Outcome::SoldOut { remaining },
+        }
+    }
 }
 
 /// The result of looking up some orders at one moment.
@@ -208,8 +235,9 @@ impl Inventory {
     /// # Errors
     /// See [`available`](Self::available).
     pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
-        type Found =
-            ((i64, bool, Option<u32>), Option<String>, Option<String>, String, Records, Records);
+        type Held = (Option<i64>, u64, u32);
+        type Left = (i64, bool, Option<u32>, Option<Held>);
+        type Found = (Left, Option<String>, Option<String>, String, Records, Records);
         let sent = self.watermarks.of(item);
         let found: Found = self.read(Call::read("lookup", item, &sent).arg(keys)).await?;
         let (available, name, fence, sale, records, changes) = found;
@@ -225,8 +253,13 @@ impl Inventory {
             let fence = fence.as_deref().and_then(parse_token);
             self.watermarks.raise(item, &sent, fence, &name, latest);
         }
-        let (stock, is_due, per_order) = available;
-        Ok(Lookup { available: Available { stock, is_due, per_order }, sale, orders })
+        let (stock, is_due, per_order, held) = available;
+        let held = held.map(|(units, micros, hold_seconds)| self::Held {
+            units,
+            ends_in: Duration::from_micros(micros),
+            hold_seconds,
+        });
+        Ok(Lookup { available: Available { stock, is_due, per_order, held }, sale, orders })
     }
 
     /// The running sale of `item`, and the sales that were replaced.
@@ -352,8 +385,21 @@ impl FromRedisValue for Text {
     }
 }
 
-/// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders and of open holds.
-type State = (Option<i64>, i64, i64, Option<String>, Option<String>, Option<String>, u64, u64, u64);
+/// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders, of open holds, and of held
+/// units; the time.
+type State = (
+    Option<i64>,
+    i64,
+    i64,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    u64,
+    u64,
+    u64,
+    Option<i64>,
+    u64,
+);
 
 /// Entries of a ledger, and the records of those entries that are orders.
 type Entries = (Vec<Text>, Records);
@@ -369,7 +415,7 @@ fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError>
 }
 
 fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
-    let (stock, lucky, initial, fence, name, terms, entries, orders, held) = found;
+    let (stock, lucky, initial, fence, name, terms, entries, orders, held, held_units, now) = found;
     let Some(stock) = stock else { return Ok(None) };
     let fence = fence.as_deref().and_then(parse_token);
     let sale = name.as_deref().and_then(began);
@@ -382,7 +428,23 @@ fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
             return Err(InventoryError::damaged(what));
         }
     };
-    Ok(Some(Stock { stock, lucky, initial, fence, orders, entries, held, id, terms, sale }))
+    let units = Units { held: held_units, confirmed: held_units.map(|held| lucky - held) };
+    let state = terms.phase(now, stock > 0, held > 0);
+    let stock = Stock {
+        stock,
+        lucky,
+        initial,
+        fence,
+        orders,
+        entries,
+        held,
+        units,
+        state,
+        id,
+        terms,
+        sale,
+    };
+    Ok(Some(stock))
 }
 
 /// An entry of the ledger: a change, or the key of an order with its record.
@@ -418,5 +480,6 @@ fn looked_up(
         (order.event, order.changed) = (change.event, ended_at.or(Some(change.time)));
         (position, entry) = (change.position, text.0);
     }
-    (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))
+    let key = order.field(key);
+    (Ok(Some(order)), Some(Acknowledged { position, key, entry }))
 }

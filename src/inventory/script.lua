@@ -13,7 +13,7 @@
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call covers all
 --         that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its quantity
---         or a word (confirm; cancel; or expire, which ends the holds whose time is over and belongs to no order); its
+--         or a word (confirm; cancel; return; or expire, which ends the holds whose time is over and belongs to no order); its
 --         user; the writer of its entry; and the token of its first attempt without an answer, or nothing
 --
 -- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
@@ -24,6 +24,9 @@ local operation, token = ARGV[5], ARGV[6]
 
 -- The most holds that one batch ends.
 local MOST_DUE = 500
+
+-- The most entries of the ledger that one batch counts, where an instance of the last version wrote them.
+local MOST_COUNTED = 1000
 
 -- How many replaced sales are kept. How many deleted sales are remembered, so that none of them starts again.
 local MOST_SALES, MOST_DELETED = 1000, 10000
@@ -238,18 +241,45 @@ if #due_keys > 0 then
   due_records = redis.call('HMGET', ORDERS, unpack(due_keys))
   due_changes = redis.call('HMGET', CHANGES, unpack(due_keys))
 end
+local users, count_then = {}, ''
 if per_user then
-  local users = {}
   for i = 1, #keys do users[i] = ARGV[5 * i + 6] end
   for _, record in ipairs(due_records) do
     local _, _, user = fields_of(record or '')
     if user then users[#users + 1] = user end
   end
-  local found = redis.call('HMGET', BUYERS, unpack(users))
-  for i, user in ipairs(users) do units[user] = whole(found[i] or '0') or false end
+end
+if per_user or hold then
+  local found = redis.call('HMGET', BUYERS, HELD, unpack(users))
+  for i, user in ipairs(users) do units[user] = whole(found[i + 1] or '0') or false end
+  count_then = found[1] or ''
 end
 
 if operation == 'probe' then return done({stock, lucky, open_holds}) end
+
+-- The units that are held before this batch, and the length of the ledger for which they are counted. Entries of the last
+-- version are counted now, as far as that is not too much for one batch.
+local held_before, counted_to = 0, position
+if hold and open_holds > 0 then
+  held_before, counted_to = counted(count_then)
+  if counted_to > position then held_before, counted_to = 0, 0 end
+end
+if counted_to < position then
+  local orders = {}
+  local entries = redis.call('LRANGE', LEDGER, counted_to, counted_to + MOST_COUNTED - 1)
+  for _, entry in ipairs(entries) do
+    local kind, units_ended = string.match(entry, '^\n(%l+)\t%d+\t(%d+)\t')
+    if kind == 'confirmed' or kind == 'cancelled' or kind == 'expired' then
+      held_before = held_before - tonumber(units_ended)
+    else
+      orders[#orders + 1] = entry
+    end
+  end
+  local records = #orders > 0 and redis.call('HMGET', ORDERS, unpack(orders)) or {}
+  for _, record in ipairs(records) do held_before = held_before + (tonumber(fields_of(record or '') or '') or 0) end
+  counted_to = counted_to + #entries
+end
+local is_counted = counted_to == position
 
 local function push(list, ...)
   for _, value in ipairs({...}) do list[#list + 1] = value end
@@ -264,10 +294,11 @@ if not sale then
 end
 
 local answers = {}
-local accepted, changed = {}, {}  -- by key, for an order that occurs twice in a batch
+local accepted, changed, back = {}, {}, {}  -- by key, for an order that occurs twice in a batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
 local held, freed, delayed, new_changes, new_units = {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
+local confirmed = 0               -- units that this batch confirmed, less those that it took back
 -- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has more entries than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
@@ -285,17 +316,29 @@ local function take(user, quantity)
   end
 end
 
--- Ends a hold, and adds an entry about it to the ledger.
+-- Ends a hold or takes a confirmed order back, and adds an entry about it to the ledger.
 local function change(kind, key, quantity, user, writer)
-  if kind ~= 'confirmed' then take(user, -quantity) end
+  if kind == 'confirmed' then confirmed = confirmed + quantity else take(user, -quantity) end
+  if kind == 'returned' then confirmed = confirmed - quantity end
   position = position + 1
   local entry = string.format('\n%s\t%d\t%s\t%s', kind, position, decimal(quantity), decimal(stock))
     .. before .. (writer or ARGV[8]) .. behind .. key
-  changed[key] = entry
   added[#added + 1] = entry
-  freed[#freed + 1] = key
-  push(new_changes, key, entry)
+  if kind == 'returned' then
+    back[key] = entry
+    push(new_changes, '\n' .. key, entry)
+  else
+    changed[key] = entry
+    freed[#freed + 1] = key
+    push(new_changes, key, entry)
+  end
   return entry
+end
+
+-- The entry of an order that was returned, or false.
+local function returned(key)
+  if back[key] == nil then back[key] = ended > 0 and redis.call('HGET', CHANGES, '\n' .. key) end
+  return back[key]
 end
 
 for i, key in ipairs(due_keys) do
@@ -323,20 +366,40 @@ local function answer_known(key, word, user, writer, record, final)
   end
   local kind = final and kind_of(final)
   local over = final and kind ~= 'confirmed' and 'over\t' .. (kind == 'expired' and hold_end or '') .. '\t' .. final
-  if word ~= 'confirm' and word ~= 'cancel' then
+  local is_held = not final and hold_end ~= ''
+  local came_back = not over and not is_held and returned(key)
+  if came_back then over = 'over\t\t' .. came_back end
+  if word ~= 'confirm' and word ~= 'cancel' and word ~= 'return' then
     -- the first answer again, unless the id was used for another order
     if quantity ~= word or first_user ~= user then return 'conflict' end
     return over or 'repeated\t' .. record
   end
+  if word == 'return' then
+    if came_back then return 'unchanged\t' .. came_back end
+    if over then return over end
+    -- without terms, the entry would look like damage to the last version
+    if is_held or not terms_text then return is_held and 'not-confirmed' or 'final' end
+    return 'changed\t' .. change('returned', key, tonumber(quantity), user, writer)
+  end
   local wanted = word == 'confirm' and 'confirmed' or 'cancelled'
-  if not final and hold_end ~= '' then return 'changed\t' .. change(wanted, key, tonumber(quantity), user, writer) end
-  if kind == wanted then return 'unchanged\t' .. final end
+  if is_held then return 'changed\t' .. change(wanted, key, tonumber(quantity), user, writer) end
+  if kind == wanted and not came_back then return 'unchanged\t' .. final end
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 
 -- The answer, or `holds-due` if more holds are over than this batch ended: the next batch may bring units back.
 local function unless_more_are_due(answer)
   return #due_keys == MOST_DUE and 'holds-due' or answer
+end
+
+-- Why an order gets nothing that asks for more units than are left. Units that are held may come back. Behind the units left
+-- stands the time until the first hold ends, and how long holds last. The last version ignores both: they are no numbers.
+local held_details
+local function too_few(number)
+  local answer = 'sold-out\t' .. decimal(stock)
+  if not hold or is_counted and number > stock + held_before + sold - confirmed then return answer end
+  held_details = held_details or '\tw' .. decimal(first_end() or hold * 1000000) .. '\th' .. hold
+  return answer .. held_details
 end
 
 -- Why a new order is refused, however many units are left; or nil.
@@ -372,7 +435,7 @@ for i = 1, #keys do
       answers[i] = refused_for
     elseif number > stock then
       -- nothing is recorded: a retry with the same id is a new attempt
-      answers[i] = unless_more_are_due('sold-out\t' .. decimal(stock))
+      answers[i] = unless_more_are_due(too_few(number))
     else
       take(user, number)
       position = position + 1
@@ -399,10 +462,14 @@ if #new_changes > 0 then redis.call('HSET', CHANGES, unpack(new_changes)) end
 if #held > 0 then redis.call('ZADD', HOLDS, unpack(held)) end
 if #delayed > 0 then redis.call('ZADD', HOLDS, unpack(delayed)) end
 if #freed > 0 then redis.call('ZREM', HOLDS, unpack(freed)) end
-if next(new_units) then
-  local of_users = {}
-  for user, number in pairs(new_units) do push(of_users, user, string.format('%d', number)) end
-  redis.call('HSET', BUYERS, unpack(of_users))
+local of_users = {}
+for user, number in pairs(new_units) do push(of_users, user, string.format('%d', number)) end
+if hold and recorded + count > 0 then
+  local held_now = held_before
+  if is_counted then held_now, counted_to = held_before + sold - confirmed, position end
+  local count_now = decimal(math.max(0, held_now)) .. ' ' .. decimal(counted_to)
+  if count_now ~= count_then then push(of_users, HELD, count_now) end
 end
+if #of_users > 0 then redis.call('HSET', BUYERS, unpack(of_users)) end
 if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end
 return done(answers)

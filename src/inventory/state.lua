@@ -11,15 +11,17 @@
 -- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
 --         instance missed after a roll-back; terms is JSON. An order's key is its id, behind "<user>\t" if it has a user;
 --         orders maps the key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
---         and the changes. holds has the end of each open hold; buyers has the units of each user. sales describes each
---         sale that was replaced; of a deleted one it keeps id and times. The ledger and the orders of a replaced sale
---         are in keys with "@<id>" behind the name.
+--         and the changes. holds has the end of each open hold; buyers has the units of each user, and under "\theld",
+--         which no user is, the units that are held and the length of the ledger for which they were counted. sales
+--         describes each sale that was replaced; of a deleted one it keeps id and times. The ledger and the orders of a
+--         replaced sale are in keys with "@<id>" behind the name.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
 --         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
 --         later than another sale, since an older copy of a stock set by hand looks just the same.
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
--- Change: "\n" and confirmed, cancelled or expired; position, quantity, remaining, token, writer, time, key. An order has
---         at most one.
+-- Change: "\n" and confirmed, cancelled, expired or returned; position, quantity, remaining, token, writer, time, key. An
+--         order has at most one of the first three, under its key. One that was not cancelled and did not expire may be
+--         returned later, under "\n" and its key.
 -- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind that and an @ the instance that
 --         held the lock, if it is another one.
 -- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
@@ -255,4 +257,22 @@ end
 -- Up to `most` orders whose holds are over.
 local function due(most)
   return redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(now()), 'LIMIT', 0, most)
+end
+
+-- The field of `buyers` with the count of the held units. The last version reads the fields of users alone. It adds entries to
+-- the ledger without counting: then the ledger is longer than the count says.
+local HELD = '\theld'
+
+-- The counted units and the length of the ledger for which they were counted, from the field's text; without a count 0 and 0.
+local function counted(text)
+  local units, length = string.match(type(text) == 'string' and text or '', '^(%d+) (%d+)$')
+  return tonumber(units) or 0, tonumber(length) or 0
+end
+
+-- The time until the first open hold ends, in microseconds (0 if its record is damaged); nil if no hold is open.
+local function first_end()
+  local key = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), 'inf', 'LIMIT', 0, 1)[1]
+  if not key then return end
+  local _, hold_end = fields_of(redis.call('HGET', ORDERS, key) or '')
+  return math.max(0, (tonumber(hold_end or '') or 0) - now())
 end

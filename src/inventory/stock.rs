@@ -25,6 +25,10 @@ pub struct Stock {
     pub entries: u64,
     /// Orders with an open hold.
     pub held: u64,
+    /// The units of `lucky`.
+    pub units: Units,
+    /// What a buyer can expect.
+    pub state: Phase,
     /// The id of the sale. None for a stock set by hand before its first order.
     pub id: Option<String>,
     /// What the sale allows.
@@ -33,6 +37,32 @@ pub struct Stock {
     /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
     /// by hand before its first order.
     pub sale: Option<u64>,
+}
+
+/// Units that are not on sale. `None` until the next order counts what an instance of the last version sold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Units {
+    /// Held, and not confirmed.
+    pub held: Option<i64>,
+    /// Sold for good.
+    pub confirmed: Option<i64>,
+}
+
+/// The state of a sale. Of several that apply, it is the first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Its end is over.
+    Ended,
+    /// It starts later.
+    Scheduled,
+    /// Units are on sale.
+    #[default]
+    Running,
+    /// No unit is on sale, and some are held.
+    AllHeld,
+    /// All units are sold for good.
+    SoldOut,
 }
 
 impl Stock {

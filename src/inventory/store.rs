@@ -17,7 +17,7 @@ use super::stock::began;
 use super::watermark::Watermarks;
 use super::{
     Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
-    Replicas, SaleId, Stock,
+    Replicas, SaleId, Stock, Units,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -271,7 +271,10 @@ impl Inventory {
             self.change("start", item, token, &new.arguments()).await?;
         let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
         let sale = began(&sale);
-        let stock = Stock { stock: initial, initial, fence, id, terms, sale, ..Stock::default() };
+        let units = Units { held: Some(0), confirmed: Some(0) };
+        let state = terms.phase(sale.unwrap_or_default(), initial > 0, false);
+        let start = Stock { stock: initial, initial, fence, units, state, ..Stock::default() };
+        let stock = Stock { id, terms, sale, ..start };
         Ok(Started { stock, is_repeated: !values.is_empty() })
     }
 

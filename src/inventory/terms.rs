@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::stock::Phase;
 use crate::process::random_id;
 
 /// The name of a sale, chosen by whoever starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
@@ -135,6 +136,17 @@ impl Terms {
 
     /// The beginning of the year 2200. The times of a new sale are earlier: JSON and Lua count such microseconds exactly.
     const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
+
+    /// The state of a sale at a time of Redis' clock, which has units on sale, or some that are held.
+    pub(super) fn phase(&self, now: u64, has_stock: bool, has_held: bool) -> Phase {
+        match (has_stock, has_held) {
+            _ if self.ends_at.is_some_and(|end| end.micros() <= now) => Phase::Ended,
+            _ if self.starts_at.is_some_and(|start| now < start.micros()) => Phase::Scheduled,
+            (true, _) => Phase::Running,
+            (false, true) => Phase::AllHeld,
+            (false, false) => Phase::SoldOut,
+        }
+    }
 
     /// Checks the numbers.
     ///

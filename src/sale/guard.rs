@@ -159,7 +159,7 @@ impl SaleContext {
             return Ok(None);
         }
         let (available, first) = self.stock_reads.read(order).await?;
-        let Available { stock, is_due, per_order } = available;
+        let Available { stock, is_due, per_order, .. } = available;
         if stock >= i64::from(order.quantity.get()) {
             self.stock_reads.note(&order.item, stock);
             return Ok(None);
@@ -173,14 +173,14 @@ impl SaleContext {
         Ok(Some(match first {
             Some(first) if !first.is_repeated_by(order) => Outcome::Conflict,
             Some(Accepted {
-                event: event @ (Event::Cancelled | Event::Expired),
+                event: event @ (Event::Cancelled | Event::Expired | Event::Returned),
                 changed: Some(time),
                 ..
             }) => Outcome::Over { event, time },
             Some(first) => {
                 Outcome::Repeated(Accepted { event: Event::Reserved, changed: None, ..first })
             }
-            None => Outcome::SoldOut { remaining: u64::try_from(stock).unwrap_or(0) },
+            None => available.too_few_for(order.quantity),
         }))
     }
 }

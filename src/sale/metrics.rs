@@ -128,14 +128,17 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 26] = [
+pub const OUTCOMES: [&str; 29] = [
     "reserved",
     "sold-out",
+    "all-held",
     "conflict",
     "confirmed",
     "cancelled",
     "expired",
+    "returned",
     "final",
+    "not-confirmed",
     "unknown-order",
     "limit-reached",
     "user-required",
@@ -252,11 +255,13 @@ impl OrderCount<'_> {
         self.outcome = match answer {
             Ok(Outcome::Reserved(_) | Outcome::Repeated(_)) => "reserved",
             Ok(Outcome::SoldOut { .. } | Outcome::HoldsDue) => "sold-out",
+            Ok(Outcome::AllHeld { .. }) => "all-held",
             Ok(
                 Outcome::Changed { change: Accepted { event, .. }, .. }
                 | Outcome::Over { event, .. },
             ) => event.word(),
             Ok(Outcome::Final) => "final",
+            Ok(Outcome::NotConfirmed) => "not-confirmed",
             Ok(Outcome::Unknown) => "unknown-order",
             Ok(Outcome::LimitReached { .. }) => "limit-reached",
             Ok(Outcome::UserRequired) => "user-required",

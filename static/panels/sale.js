@@ -45,7 +45,7 @@ function proof({ stock, sold, oversold }) {
   if (oversold > 0) return `${counted(oversold, "unit")} sold too many`;
   const gap = stock.initial - stock.stock - stock.lucky;
   if (!stock.balanced) return gap > 0 ? `${counted(gap, "unit")} lost` : `${counted(-gap, "unit")} too many: sold twice`;
-  if (stock.initial > 0 && stock.stock === 0) return "adds up, and sold out";
+  if (stock.initial > 0 && stock.stock === 0) return stock.units.held > 0 ? "adds up, the rest is held" : "adds up, and sold out";
   return sold === 0 ? "adds up, nothing sold yet" : "it adds up";
 }
 

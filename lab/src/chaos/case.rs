@@ -36,8 +36,9 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
 
-/// Buyers who give back, at once or by the end of their hold: the sale keeps selling and refusing, so that a fault can hit both.
-const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5"];
+/// Buyers who give back, at once or by the end of their hold, and others who do not wait for that: the sale keeps selling and
+/// refusing, so that a fault can hit both.
+const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5", "--patience=0s"];
 
 /// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no other
 /// buyer orders, would look like a sale that has stopped.

@@ -137,8 +137,9 @@ impl Run<'_> {
         if !evidence.facts.contains_key(proof) {
             evidence.broken(NO_FAULT, format!("the fault did not happen: not seen: {proof}"));
         }
-        if self.case.control.is_none() && counts.tally.sold_out == 0 {
-            evidence.broken(NO_FAULT, "the stock was never sold out");
+        let refused = counts.tally.sold_out + counts.tally.held_out;
+        if self.case.control.is_none() && refused == 0 {
+            evidence.broken(NO_FAULT, "there were always units left");
         }
         evidence.counts = counts;
         evidence.bound_seconds = bound.as_secs_f64();

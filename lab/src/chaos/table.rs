@@ -15,7 +15,7 @@ pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let (scenarios, controls): (Vec<_>, Vec<_>) =
         results.cases.iter().partition(|result| result.case.control.is_none());
-    let head = "fault | times | orders | acknowledged | sold out | unknown | resolved | pause s | bound s \
+    let head = "fault | times | orders | acknowledged | refused | unknown | resolved | pause s | bound s \
                 | verdict";
     section(&mut text, "Faults", &rows(head, scenarios.into_iter().map(scenario)));
     let head = "control of | without | breaks | broke | units lost | in trial | verdict";
@@ -37,9 +37,10 @@ fn scenario(result: &CaseResult) -> String {
     let (fault, verdict) = (result.case.fault, verdict(result));
     let Outcome { times, counts, bound_seconds, .. } = &outcome;
     let Report { requests, tally, longest_pause_seconds, .. } = counts;
-    let Tally { acknowledged, sold_out, unknown, resolved, .. } = tally;
+    let Tally { acknowledged, sold_out, held_out, unknown, resolved, .. } = tally;
+    let refused = sold_out + held_out;
     format!(
-        "{fault} | {times} | {requests} | {acknowledged} | {sold_out} | {unknown} | {resolved} | \
+        "{fault} | {times} | {requests} | {acknowledged} | {refused} | {unknown} | {resolved} | \
          {longest_pause_seconds:.1} | {bound_seconds:.1} | {verdict}"
     )
 }

@@ -98,7 +98,7 @@ pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
 
 /// Why a load does not count, if it does not.
 pub(crate) fn fault(load: &Report) -> Option<String> {
-    let settled = load.tally.acknowledged + load.tally.sold_out;
+    let settled = load.tally.acknowledged + load.tally.sold_out + load.tally.held_out;
     if !load.pass {
         Some(load.verdict.clone())
     } else if usize::try_from(settled) != Ok(load.requests) {

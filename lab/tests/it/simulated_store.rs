@@ -171,7 +171,8 @@ impl Both {
                 let Some(Reply::List(answers)) = done.get(3) else { return };
                 for answer in answers {
                     let Reply::Text(text) = answer else { panic!("{answer:?}") };
-                    note(text);
+                    let is_held = text.windows(2).any(|pair| pair == b"\tw");
+                    note(if is_held && text.starts_with(b"sold-out") { b"all-held" } else { text });
                 }
             }
             _ => {}
@@ -385,6 +386,7 @@ async fn the_simulated_store_answers_as_redis_does() {
         "final",
         "unknown",
         "sold-out",
+        "all-held",
         "not-started",
         "ended",
         "user-required",

@@ -58,9 +58,11 @@ kinds! {
     EndedTwice "I2" "ended more than once in the ledger",
     /// Units came back that were not taken.
     NotHeld "I1" "ended without a hold",
+    /// Units came back of an order that was not final.
+    NotConfirmed "I1" "returned, and was not confirmed",
     /// An entry has other units than the order.
     WrongQuantity "I1" "in the ledger with other units",
-    /// A buyer was told that an order is confirmed, cancelled or expired, and the ledger says otherwise.
+    /// A buyer was told that an order is confirmed, cancelled, expired or returned, and the ledger says otherwise.
     ChangeLost "I2" "told otherwise than the ledger has it",
     /// An instance no longer has the sale.
     Gone "I2" "",
@@ -83,7 +85,9 @@ kinds! {
     /// An order that was sent again after its answer got another one.
     AnsweredAnew "I2" "sent again, and answered otherwise",
     /// Buyers were refused although enough units were left for them.
-    SoldOutTooEarly "I6" "told sold out, while enough was left",
+    SoldOutTooEarly "I6" "told sold out, while enough was left or held",
+    /// Buyers were told that all units are held, although enough units were left for them, or not enough were held.
+    NotAllHeld "I6" "told that all is held, while that was not so",
     /// The ledger has an order before another one that was answered before it was sent.
     OutOfOrder "I6" "behind an order sent after its answer",
     /// A hold ended too early, or was confirmed after its end.

@@ -26,6 +26,8 @@ pub struct StockState {
     pub entries: Option<u64>,
     /// Orders whose hold is open.
     pub held: Option<u64>,
+    /// The units of `lucky`.
+    pub units: Option<Units>,
     /// The most units of an order.
     pub per_order: Option<u64>,
     /// The most units of a user.
@@ -34,6 +36,15 @@ pub struct StockState {
     pub hold_seconds: Option<u64>,
     /// The number of the sale, if the service has one.
     pub sale: Option<u64>,
+}
+
+/// The units that are not on sale; of a service that does not know a number, it is null.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Units {
+    /// Units whose hold is open.
+    pub held: Option<u64>,
+    /// Units that are sold for good.
+    pub confirmed: Option<u64>,
 }
 
 /// An accepted order or what became of it, from `GET /orders`.
@@ -90,8 +101,10 @@ pub struct Tally {
     pub acknowledged: u64,
     /// The units of accepted orders.
     pub acknowledged_units: u64,
-    /// Orders that were refused because too few units were left.
+    /// Orders that were refused because too few units were left, even with those that are held.
     pub sold_out: u64,
+    /// Orders whose buyers gave up while all units were held.
+    pub held_out: u64,
     /// Orders that were refused because their user had enough.
     pub limited: u64,
     /// Orders whose hold had ended before the answer.
@@ -197,6 +210,7 @@ impl Tally {
             *match &order.outcome {
                 FinalOutcome::Acknowledged(_) => &mut tally.acknowledged,
                 FinalOutcome::SoldOut => &mut tally.sold_out,
+                FinalOutcome::HeldOut => &mut tally.held_out,
                 FinalOutcome::LimitReached => &mut tally.limited,
                 FinalOutcome::Over(_) => &mut tally.over,
                 FinalOutcome::Failed(_) | FinalOutcome::UnknownOrder => &mut tally.failed,

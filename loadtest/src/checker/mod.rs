@@ -10,7 +10,7 @@
 //! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
 //! | I4 | the tokens in the ledger never go down, and under each only one instance wrote; where an answer has one, or with `--tokens`, each entry has one |
 //! | I5 | the sale goes on: no pause, order or change of an order lasts longer than allowed; every hold of at most a minute ends |
-//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* and *limit reached* were true at some moment while the attempt was under way that was told so; no hold ends before its time or before its buyer asked for it, and none is confirmed after its time |
+//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* (too few units were left, even with those that are held), *all held* (too few, and enough with them) and *limit reached* were true at some moment while the attempt was under way that was told so; no hold ends before its time or before its buyer asked for it, and none is confirmed after its time |
 //!
 //! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
 //! proves little, but violates nothing.
@@ -40,8 +40,10 @@ mod tests;
 pub(crate) use finding::{Found, Kind, count, meaning};
 pub use history::Tally;
 pub(crate) use history::{History, u64_from};
+#[cfg(test)]
+pub(crate) use model::Units;
 pub(crate) use model::{
     Acknowledgement, Effect, Event, Failure, LedgerEntry, Order, Outcome, StockState,
 };
-pub(crate) use order::FinalOutcome;
+pub(crate) use order::{ALL_HELD, FinalOutcome};
 pub(crate) use verdict::judge;

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Why an attempt is unsettled if its client closed the connection on purpose.
 const WENT_AWAY: &str = "client went away";
 
+/// The type of the problem that says that all units are held.
+pub(crate) const ALL_HELD: &str = "all-held";
+
 /// What an entry of the ledger says of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -22,6 +25,8 @@ pub enum Event {
     Cancelled,
     /// Its units came back, since its hold had ended.
     Expired,
+    /// It was final, and its units came back.
+    Returned,
 }
 
 /// One order of a run; by default one that was not sent.
@@ -44,19 +49,32 @@ pub struct Order {
     pub sent: u64,
     /// When it was last sent, in microseconds since the run's start.
     pub(crate) last_sent: u64,
+    /// The attempts that were told that all units are held.
+    pub(crate) held: Vec<Held>,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
-    /// What its buyer asked for then, one after the other: to have it confirmed or cancelled, or to be told again that it is
+    /// What its buyer asked for then, one after the other: to have it confirmed, cancelled or returned, or to be told again that it is
     /// reserved. These have no changes.
     pub(crate) changes: Vec<(Event, Order)>,
+}
+
+/// An attempt that was told that all units are held, in microseconds since the run's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) sent: u64,
+    pub(crate) ended: u64,
+    /// When its buyer tried again.
+    pub(crate) again: Option<u64>,
 }
 
 /// The final outcome of an order for its buyer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FinalOutcome {
     Acknowledged(Acknowledgement),
-    /// Too few units were left.
+    /// Too few units were left, even with those that are held.
     SoldOut,
+    /// Its buyer gave up while all units were held.
+    HeldOut,
     /// Its user has as many units as one may have.
     LimitReached,
     /// It was accepted, and this happened to it before the answer, which tells it.
@@ -124,6 +142,7 @@ impl Event {
             Self::Reserved => "again",
             Self::Confirmed => "confirm",
             Self::Cancelled | Self::Expired => "cancel",
+            Self::Returned => "return",
         }
     }
 
@@ -133,7 +152,7 @@ impl Event {
         match self {
             Self::Reserved => -quantity,
             Self::Confirmed => 0,
-            Self::Cancelled | Self::Expired => quantity,
+            Self::Cancelled | Self::Expired | Self::Returned => quantity,
         }
     }
 }
@@ -145,6 +164,7 @@ impl FinalOutcome {
             Self::Acknowledged(_) => format!("{event:?}").to_lowercase(),
             Self::Over(event) => format!("{event:?}").to_lowercase(),
             Self::SoldOut => "sold out".to_owned(),
+            Self::HeldOut => "all held".to_owned(),
             Self::LimitReached => "limit reached".to_owned(),
             Self::UnknownOrder => "unknown order".to_owned(),
             Self::Unknown => "no answer".to_owned(),
@@ -172,6 +192,10 @@ impl Order {
         self.attempts = self.attempts.saturating_add(1);
         (self.last_sent, self.ended) = (sent, ended);
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
+        if self.outcome == FinalOutcome::HeldOut {
+            self.outcome = FinalOutcome::Unknown;
+            self.held.last_mut().into_iter().for_each(|held| held.again = Some(sent));
+        }
         let Outcome { status, effect } = outcome;
         let Failure { why, is_final } = match effect {
             Effect::Ok(answer) => {
@@ -186,6 +210,10 @@ impl Order {
         let kind = format!("{number} {why}").trim().to_owned();
         if !is_final {
             self.unsettled.push(kind);
+            if status == Some(409) && why == ALL_HELD {
+                self.outcome = FinalOutcome::HeldOut;
+                self.held.push(Held { sent, ended, again: None });
+            }
         } else if let Some(number) = status {
             self.status = status;
             self.outcome = match (number, &*why) {
@@ -195,6 +223,7 @@ impl Order {
                 (404, "unknown-order") => FinalOutcome::UnknownOrder,
                 (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
                 (410, "expired") => FinalOutcome::Over(Event::Expired),
+                (410, "returned") => FinalOutcome::Over(Event::Returned),
                 _ => FinalOutcome::Failed(kind),
             };
         }
@@ -230,7 +259,8 @@ impl Order {
 
     /// Whether it was refused for what was left.
     pub(crate) fn is_refused(&self) -> bool {
-        matches!(self.outcome, FinalOutcome::SoldOut | FinalOutcome::LimitReached)
+        use FinalOutcome::{HeldOut, LimitReached, SoldOut};
+        matches!(self.outcome, SoldOut | HeldOut | LimitReached)
     }
 
     /// Whether it was accepted or refused.
@@ -259,17 +289,29 @@ impl Order {
 
     /// The latest question of this kind if it is open, or else a new one.
     pub fn change(&mut self, event: Event) -> &mut Self {
-        if self.changes.last().is_none_or(|(last, asked)| *last != event || asked.is_settled()) {
+        if self.changes.last().is_none_or(|(last, asked)| *last != event || !asked.is_open()) {
             self.changes.push((event, Self::default()));
         }
         let last = self.changes.len() - 1;
         &mut self.changes[last].1
     }
 
-    /// How long it was tried: from its first sending to the end of its last attempt. It includes the time in which its buyer
-    /// was away on purpose.
+    /// How long it was tried: from its first sending to the end of its last attempt, without the time in which its buyer waited
+    /// for units that were held. It includes the time in which its buyer was away on purpose.
     pub(crate) fn length(&self) -> Duration {
-        Duration::from_micros(self.ended.saturating_sub(self.sent))
+        Duration::from_micros(self.ended.saturating_sub(self.sent).saturating_sub(self.waited()))
+    }
+
+    /// How long its buyer waited for units that were held, in microseconds.
+    pub(crate) fn waited(&self) -> u64 {
+        let waits = self.held.iter().filter_map(|it| Some(it.again?.saturating_sub(it.ended)));
+        waits.sum()
+    }
+
+    /// When it was first sent by an attempt that can have made its entry.
+    pub(crate) fn accepted_from(&self) -> u64 {
+        let latest = self.held.last().filter(|_| !self.in_doubt);
+        latest.and_then(|held| held.again).unwrap_or(self.sent)
     }
 
     /// How often anything was sent.
@@ -280,6 +322,11 @@ impl Order {
     /// Whether it has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
         self.outcome != FinalOutcome::Unknown
+    }
+
+    /// Whether it may be tried again.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.outcome, FinalOutcome::Unknown | FinalOutcome::HeldOut)
     }
 
     /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Unless the sale `can_gain`

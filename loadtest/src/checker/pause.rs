@@ -31,7 +31,7 @@ enum Event {
 }
 
 /// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
-/// decision. A change of an order counts as an order.)
+/// decision, and so is an answer that all is held, until its buyer tries again. A change of an order counts as an order.)
 ///
 /// It begins with a decision while other orders wait, or else with the first order after it. It ends with the next
 /// decision, or with the last order. Orders that fail do not end it.
@@ -41,7 +41,10 @@ pub(crate) fn longest(orders: &[Order]) -> Pause {
         .filter(|asked| asked.attempts > 0)
         .flat_map(|order| {
             let end = if order.is_decided() { Event::Decided } else { Event::GivenUp };
-            [(order.sent, Event::Sent), (order.ended, end)]
+            let waits = order.held.iter().filter_map(|held| Some((held.ended, held.again?)));
+            let told = |(ended, again)| [(ended, Event::Decided), (again, Event::Sent)];
+            let rest = [(order.sent, Event::Sent), (order.ended, end)];
+            rest.into_iter().chain(waits.flat_map(told))
         })
         .collect();
     events.sort_unstable();

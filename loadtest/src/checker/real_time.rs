@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::finding::{Found, Kind, at};
 use super::history::{History, LedgerEntry};
 use super::model::Sale;
-use super::order::{Event, FinalOutcome, Order};
+use super::order::{Event, FinalOutcome, Held, Order};
 
 /// By how much the clocks may differ: this part of a hold.
 const CLOCK_TOLERANCE: u64 = 50;
@@ -21,47 +21,47 @@ struct Span {
     to: u64,
 }
 
-/// The times in which too few units were left for an order, in the stock or of what a user may have.
+/// The times in which something may have been so.
 #[derive(Debug)]
-struct Shortage {
-    needed: i64,
-    /// The earliest time at which the present one began.
+struct Times {
+    /// The earliest beginning of the present one.
     since: Option<u64>,
     /// The earliest beginnings and the latest ends of the earlier ones, in order.
     past: Vec<Span>,
 }
 
-impl Shortage {
-    fn of(left: i64, quantity: u64) -> Self {
-        let needed = i64::try_from(quantity).unwrap_or(i64::MAX);
-        Self { needed, since: (left < needed).then_some(0), past: Vec::new() }
+impl Times {
+    fn new(is_so: bool) -> Self {
+        Self { since: is_so.then_some(0), past: Vec::new() }
     }
 
-    /// So much is left after an entry, which comes not before `from` and not after `to`.
-    fn set(&mut self, left: i64, Span { from, to }: Span) {
-        if left < self.needed {
+    /// So it is after an entry, which comes not before `from` and not after `to`.
+    fn set(&mut self, is_so: bool, Span { from, to }: Span) {
+        if is_so {
             self.since.get_or_insert(from);
         } else if let Some(from) = self.since.take() {
             self.past.push(Span { from, to });
         }
     }
 
-    /// Whether there may have been a shortage while the last attempt was under way, which was refused.
-    fn explains(&self, order: &Order) -> bool {
-        let next = self.past.partition_point(|past| past.to < order.last_sent);
+    /// Whether it may have been so at a moment of this time.
+    fn meet(&self, sent: u64, ended: u64) -> bool {
+        let next = self.past.partition_point(|past| past.to < sent);
         let from = self.past.get(next).map(|past| past.from).or(self.since);
-        from.is_some_and(|from| from <= order.ended)
+        from.is_some_and(|from| from <= ended)
     }
 }
 
-/// When the entries took effect, and when too little was left.
+/// When the entries took effect, and when buyers could be refused.
 #[derive(Debug)]
 pub(super) struct Clock<'h> {
     history: &'h History,
     /// When each entry took effect: after all earlier ones, and before all later ones.
     bounds: Vec<Span>,
-    of_stock: Shortage,
-    of_users: HashMap<&'h str, Shortage>,
+    sold_out: Times,
+    all_held: Times,
+    /// When a user could have no more.
+    of_users: HashMap<&'h str, Times>,
 }
 
 impl<'h> Clock<'h> {
@@ -86,17 +86,21 @@ impl<'h> Clock<'h> {
         for place in (1..bounds.len()).rev() {
             bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
         }
-        let of_stock = Shortage::of(history.before().stock, history.setup.plan.quantity);
-        Self { history, bounds, of_stock, of_users: HashMap::new() }
+        let before = Sale::new(history.before(), true);
+        let [sold_out, all_held] = before.is_short_of(history.setup.plan.quantity).map(Times::new);
+        Self { history, bounds, sold_out, all_held, of_users: HashMap::new() }
     }
 
     /// Notes what is left after the entry at this place.
     pub(super) fn note(&mut self, place: usize, entry: &'h LedgerEntry, sale: &Sale) {
-        let bounds = self.bounds[place];
-        self.of_stock.set(sale.state.stock, bounds);
+        let (bounds, quantity) = (self.bounds[place], self.history.setup.plan.quantity);
+        let [is_sold_out, is_all_held] = sale.is_short_of(quantity);
+        self.sold_out.set(is_sold_out, bounds);
+        self.all_held.set(is_all_held, bounds);
         if let Some(room) = sale.room(&entry.user) {
             let of_user = self.of_users.entry(&entry.user);
-            of_user.or_insert_with(|| new_user(self.history)).set(room, bounds);
+            let is_too_much = Event::Reserved.to_stock(quantity).saturating_add(room) < 0;
+            of_user.or_insert_with(|| new_user(self.history)).set(is_too_much, bounds);
         }
     }
 
@@ -106,18 +110,22 @@ impl<'h> Clock<'h> {
         let is_of_order = before.per_order.is_some_and(|most| quantity > most);
         let has_nothing = new_user(self.history);
         for (number, order) in self.history.orders.iter().enumerate() {
-            let (kind, shortage) = match order.outcome {
-                FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &self.of_stock),
+            let id = || self.history.setup.id(number);
+            for held in &order.held {
+                if !self.all_held.meet(held.sent, held.ended) {
+                    found.add(Kind::NotAllHeld, told(&id(), held.sent, held.ended));
+                }
+            }
+            let (kind, times) = match order.outcome {
+                FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &self.sold_out),
                 FinalOutcome::LimitReached if !is_of_order => {
                     let of_user = self.of_users.get(&*self.history.setup.user(number));
                     (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
                 }
                 _ => continue,
             };
-            if !shortage.explains(order) {
-                let id = self.history.setup.id(number);
-                let (sent, ended) = (at(order.last_sent), at(order.ended));
-                found.add(kind, format!("{id}, sent at {sent} and answered at {ended}"));
+            if !times.meet(order.last_sent, order.ended) {
+                found.add(kind, told(&id(), order.last_sent, order.ended));
             }
         }
     }
@@ -131,21 +139,31 @@ impl<'h> Clock<'h> {
             let id = &entry.order;
             match entry.event {
                 Event::Confirmed => {}
-                Event::Reserved if !order.in_doubt || order.answer().is_some() => {}
+                Event::Reserved if !order.in_doubt => {}
                 Event::Reserved => {
-                    if order.is_refused() && order.last_sent > bounds.to {
+                    let is_late = |held: &Held| held.sent > bounds.to;
+                    let is_refused = order.is_refused() && order.last_sent > bounds.to;
+                    if is_refused || order.held.iter().any(is_late) {
                         found.add(Kind::Untold, id);
                     }
-                    if late.any(|(_, asked)| asked.outcome == FinalOutcome::UnknownOrder) {
+                    let is_told = order.answer().is_some();
+                    if !is_told
+                        && late.any(|(_, asked)| asked.outcome == FinalOutcome::UnknownOrder)
+                    {
                         found.add(Kind::ChangeLost, format!("{id}, told that it is unknown"));
                     }
                 }
                 end => {
-                    let is_reserved = |(event, asked): (Event, &Order)| {
-                        event == Event::Reserved && asked.answer().is_some()
+                    let stands = |(event, asked): &(Event, &Order)| {
+                        let may_stand = match end {
+                            Event::Returned => *event != Event::Returned,
+                            _ => *event == Event::Reserved,
+                        };
+                        may_stand && asked.answer().is_some()
                     };
-                    if late.any(is_reserved) {
-                        let what = format!("{id}, told that it is reserved after it was {end:?}");
+                    if let Some((event, _)) = late.find(stands) {
+                        let told = format!("{event:?}").to_lowercase();
+                        let what = format!("{id}, told that it is {told} after it was {end:?}");
                         found.add(Kind::ChangeLost, what);
                     }
                 }
@@ -154,29 +172,37 @@ impl<'h> Clock<'h> {
     }
 }
 
-/// The shortage of a user who has nothing.
-fn new_user(history: &History) -> Shortage {
-    let limit =
-        history.before().per_user.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX));
-    Shortage::of(limit, history.setup.plan.quantity)
+/// A question in a finding.
+fn told(id: &str, sent: u64, ended: u64) -> String {
+    format!("{id}, sent at {} and answered at {}", at(sent), at(ended))
+}
+
+/// When a user who has nothing could have no more.
+fn new_user(history: &History) -> Times {
+    Times::new(history.before().per_user.is_some_and(|most| history.setup.plan.quantity > most))
 }
 
 /// When each entry took effect, as far as this run's clients know.
 fn spans(history: &History) -> Vec<Span> {
-    let mut seen = vec![[false; 2]; history.orders.len()];
+    let mut seen = vec![[false; 3]; history.orders.len()];
     let hold = hold(history);
     let spans = history.ledger.iter().map(|entry| {
         let any = Span { from: 0, to: u64::MAX };
         let Some((number, order)) = order(history, entry) else { return any };
         // an order that is there twice is reported elsewhere
-        if std::mem::replace(&mut seen[number][usize::from(entry.event != Event::Reserved)], true) {
+        let kind = match entry.event {
+            Event::Reserved => 0,
+            Event::Confirmed | Event::Cancelled | Event::Expired => 1,
+            Event::Returned => 2,
+        };
+        if std::mem::replace(&mut seen[number][kind], true) {
             return any;
         }
         let told = order.told().filter(|(told, _)| *told == entry.event).map(|(_, at)| at);
         let asked = order.asked().filter(|(event, _)| *event == entry.event);
         let from = match entry.event {
-            Event::Reserved => order.sent,
-            Event::Expired => order.sent.saturating_add(hold - hold / CLOCK_TOLERANCE),
+            Event::Reserved => order.accepted_from(),
+            Event::Expired => order.accepted_from().saturating_add(hold - hold / CLOCK_TOLERANCE),
             _ => asked.map(|(_, asked)| asked.sent).min().unwrap_or(0),
         };
         Span {
@@ -207,7 +233,10 @@ fn hold(history: &History) -> u64 {
 /// clients' clock.
 fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
     let hold = hold(history);
-    let ends = history.ledger.iter().zip(spans).filter(|(it, _)| it.event != Event::Reserved);
+    let ends =
+        history.ledger.iter().zip(spans).filter(|(it, _)| {
+            matches!(it.event, Event::Confirmed | Event::Cancelled | Event::Expired)
+        });
     for (entry, Span { from, to }) in ends.filter(|_| hold > 0) {
         let accepted = order(history, entry).and_then(|(_, order)| order.acknowledged());
         let latest = accepted.map(|at| at.saturating_add(hold + hold / CLOCK_TOLERANCE));

@@ -6,7 +6,8 @@ mod random;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::FinalOutcome::{Acknowledged, LimitReached, SoldOut, Unknown};
+use super::FinalOutcome::{Acknowledged, HeldOut, LimitReached, SoldOut, Unknown};
+use super::order::Held;
 use super::*;
 use crate::cli::{Limits, Plan};
 use crate::conduct::Conduct;
@@ -374,7 +375,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     (
         "sold_out_too_early",
-        "201 orders were told sold out, while enough was left, such as run-299",
+        "201 orders were told sold out, while enough was left or held, such as run-299",
         |it| {
             set_outcome(it, 299, SoldOut);
             it.ledger.pop();

@@ -148,6 +148,10 @@ fn pass_message(history: &History, tally: &Tally, sale: &Sale, units: &str, once
         0 => "none was told sold out".to_owned(),
         n => format!("{n} {} told sold out", if n == 1 { "was" } else { "were" }),
     };
+    let held_out = match tally.held_out {
+        0 => String::new(),
+        n => format!(", and {n} gave up while all was held"),
+    };
     let balance = history.after.first().map_or_else(String::new, |(_, state)| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)
     });
@@ -155,7 +159,7 @@ fn pass_message(history: &History, tally: &Tally, sale: &Sale, units: &str, once
         0 => String::new(),
         units => format!("; {units} came back meanwhile"),
     };
-    format!("PASS: {units} units sold{once}{returned}; {refused}{balance}")
+    format!("PASS: {units} units sold{once}{returned}; {refused}{held_out}{balance}")
 }
 
 /// Orders that were answered with an error, and too many without an answer.

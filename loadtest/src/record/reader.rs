@@ -72,7 +72,7 @@ fn add_attempt(history: &mut History, attempt: Attempt) -> Result<()> {
         Some(event) => order.change(event),
         None => order,
     };
-    let is_first = asked.attempts == 0 || sent >= asked.ended && !asked.is_settled();
+    let is_first = asked.attempts == 0 || sent >= asked.ended && asked.is_open();
     let is_next = change.is_none() || settled.is_some_and(|settled| settled <= sent);
     ensure!(is_first && is_next, "{id} was sent again before an answer, or after the last one");
     asked.add(to, sent, ended, outcome);

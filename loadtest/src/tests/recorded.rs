@@ -72,7 +72,8 @@ async fn recorded_run_is_judged_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_pay_late_or_never() {
     let (_directory, path) = file();
-    let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --again 0.5 --seed 2";
+    let shares =
+        "--pay 0.4 --pay-late 0.2 --cancel 0.2 --return 0.5 --abandon 0.1 --again 0.5 --seed 2";
     let flags = format!(
         "--requests 300 --concurrency 30 --stock 120 --users 40 --user-header X-User --per-user 2 --hold 1s {shares} --history {path}"
     );
@@ -80,7 +81,8 @@ async fn buyers_pay_late_or_never() {
     assert!(report.pass, "{}", report.verdict);
     let Tally { changes, limited, .. } = &report.tally;
     let confirmed = ["confirm: confirmed", "confirm: expired", "confirm: no answer"];
-    for told in [&confirmed[..], &["cancel: cancelled", "again: cancelled"]].concat() {
+    let back = ["cancel: cancelled", "again: cancelled", "return: returned"];
+    for told in [&confirmed[..], &back].concat() {
         assert!(changes.get(told).is_some_and(|times| *times > 0), "{told}: {changes:?}");
     }
     assert!(*limited > 0, "{report:?}");
@@ -116,15 +118,27 @@ async fn answered_orders_are_sent_again() {
     }
 }
 
+/// Goal: buyers who are told that all is held try again until units come back, and their wait is no pause, no slow order and
+/// no latency.
+#[tokio::test(flavor = "multi_thread")]
+async fn held_units_are_waited_for() {
+    let flags = "--requests 9 -c 9 --stock 5 --hold 1s --again 0 --retries 0 --longest-order 900ms";
+    let report = report(Fault::None, &format!("{flags} --longest-pause 900ms")).await;
+    assert!(report.pass && report.tally.acknowledged == 9, "{}", report.verdict);
+    assert!(report.tally.unsettled_attempts["409 all-held"] >= 4, "{:?}", report.tally);
+    assert!(report.duration_seconds > 1.0 && report.latency_microseconds.unwrap().max < 900_000);
+}
+
 /// Goal: a buyer whose order was told sold out, while an earlier attempt had no answer, cancels it in a sale with holds: units
 /// may come back, and that attempt may take them. Without holds there is nothing to cancel.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_in_doubt_is_cancelled() {
-    for (hold, cancelled) in [("--hold 1s", Some(1)), ("", None)] {
+    for (hold, cancelled) in [("--hold 1s --patience 0s", Some(1)), ("", None)] {
         let flags = format!("--requests 9 -c 3 --stock 4 --attempt-timeout 300ms --again 0 {hold}");
         let report = report(Fault::Hang(1), &flags).await;
-        let Tally { sold_out, resolved, changes, .. } = &report.tally;
-        assert!(report.pass && *sold_out == 5, "{}", report.verdict);
+        let Tally { sold_out, held_out, resolved, changes, .. } = &report.tally;
+        let refused = if hold.is_empty() { (5, 0) } else { (0, 5) };
+        assert!(report.pass && (*sold_out, *held_out) == refused, "{}", report.verdict);
         assert_eq!((resolved, changes.get("cancel: unknown order").copied()), (&1, cancelled));
     }
 }
@@ -185,6 +199,7 @@ async fn full_disk_fails_the_run() {
 async fn passing_refusals_are_asked_again() {
     for (status, kind, outcome, elsewhere) in [
         (429, "queue-full", "failed", false),
+        (409, "all-held", "failed", false),
         (503, "lock-unavailable", "failed", true),
         (504, "outcome-unknown", "unknown", true),
         (502, "", "unknown", true),
@@ -192,8 +207,10 @@ async fn passing_refusals_are_asked_again() {
         let (_directory, path) = file();
         let flags = format!("--requests 1 --stock 1 --again 0 --history {path}");
         let report = report(Fault::Problem(1, status, kind), &flags).await;
+        // a unit was left
+        let is_lie = kind == "all-held";
         assert!(
-            report.pass && report.tally.acknowledged == 1,
+            report.pass != is_lie && report.tally.acknowledged == 1,
             "{status} {kind}: {}",
             report.verdict
         );

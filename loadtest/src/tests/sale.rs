@@ -1,6 +1,8 @@
 //! A sale as it should be, in memory: what the shop sells, and what the checker's tests damage.
 
-use crate::checker::{Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, u64_from};
+use crate::checker::{
+    Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, Units, u64_from,
+};
 
 pub(crate) struct Sale {
     /// The state at its beginning, with its terms.
@@ -21,8 +23,10 @@ impl Sale {
     pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
         let mut entries = self.ledger.iter().filter(|entry| entry.order == order);
         if let Some(first) = entries.next() {
-            return match entries.next().map(|end| end.event) {
-                Some(end @ (Event::Cancelled | Event::Expired)) => FinalOutcome::Over(end),
+            return match entries.next_back().map(|end| end.event) {
+                Some(end @ (Event::Cancelled | Event::Expired | Event::Returned)) => {
+                    FinalOutcome::Over(end)
+                }
                 _ => again(first),
             };
         }
@@ -32,16 +36,20 @@ impl Sale {
         if self.before.per_user.is_some_and(|limit| has - to_stock > limit.cast_signed()) {
             FinalOutcome::LimitReached
         } else if self.stock() + to_stock < 0 {
-            FinalOutcome::SoldOut
+            let is_held = self.stock() + self.held().unwrap_or(0) + to_stock >= 0;
+            if is_held { FinalOutcome::HeldOut } else { FinalOutcome::SoldOut }
         } else {
             FinalOutcome::Acknowledged(self.write(Event::Reserved, order, user, quantity))
         }
     }
 
-    /// Confirms, cancels or ends an order; unknown ones are not answered.
+    /// Confirms, cancels, ends or returns an order; unknown ones are not answered.
     pub(crate) fn change(&mut self, order: &str, event: Event) -> FinalOutcome {
+        let is_final = |last: Event| last == Event::Confirmed && event == Event::Returned;
         match self.ledger.iter().rfind(|entry| entry.order == order).cloned() {
-            Some(LedgerEntry { event: Event::Reserved, user, quantity, .. }) => {
+            Some(LedgerEntry { event: last, user, quantity, .. })
+                if last == Event::Reserved || is_final(last) =>
+            {
                 FinalOutcome::Acknowledged(self.write(event, order, &user, quantity))
             }
             Some(end) if end.event == event => again(&end),
@@ -83,17 +91,38 @@ impl Sale {
         self.ledger.last().map_or(self.before.stock, |last| last.remaining)
     }
 
+    /// The units that are held, in a sale with holds.
+    fn held(&self) -> Option<i64> {
+        let units = |entry: &LedgerEntry| {
+            let units = Event::Cancelled.to_stock(entry.quantity);
+            match entry.event {
+                Event::Reserved => units,
+                Event::Confirmed | Event::Cancelled | Event::Expired => -units,
+                Event::Returned => 0,
+            }
+        };
+        self.before.hold_seconds.map(|_| self.ledger.iter().map(units).sum())
+    }
+
     pub(crate) fn state(&self) -> StockState {
         let (entries, stock) = (u64_from(self.ledger.len()), self.stock());
         let is_order = |entry: &&LedgerEntry| entry.event == Event::Reserved;
         let orders = u64_from(self.ledger.iter().filter(is_order).count());
+        let is_end =
+            |entry: &&LedgerEntry| !matches!(entry.event, Event::Reserved | Event::Returned);
+        let ended = u64_from(self.ledger.iter().filter(is_end).count());
+        let lucky = self.before.initial - stock;
+        let units = self.held().map(|held| {
+            let [held, confirmed] = [held, lucky - held].map(|units| u64::try_from(units).ok());
+            Units { held, confirmed }
+        });
         StockState {
+            units,
             stock,
-            lucky: self.before.initial - stock,
+            lucky,
             orders,
             entries: Some(entries),
-            // each other entry ends a hold
-            held: self.before.hold_seconds.map(|_| (2 * orders).saturating_sub(entries)),
+            held: self.before.hold_seconds.map(|_| orders.saturating_sub(ended)),
             ..self.before.clone()
         }
     }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::sale::Sale;
-use crate::checker::{Event, FinalOutcome, StockState, u64_from};
+use crate::checker::{ALL_HELD, Event, FinalOutcome, StockState, u64_from};
 
 /// What is wrong with a shop. A number is how many orders it happens to, the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn problem(status: u16, kind: &str) -> Reply {
     }
     let title = kind.replace('-', " ");
     let mut reply = reply(status, &json!({ "type": format!("/problems/{kind}"), "title": title }));
-    if status == 429 || status > 500 && kind != "foreign-fence" {
+    if status == 429 || kind == ALL_HELD || status > 500 && kind != "foreign-fence" {
         reply.headers_mut().insert(RETRY_AFTER, 1.into());
     }
     reply
@@ -200,7 +200,11 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         _ => {
             let mut words = path.split('/').skip(2);
             let (order, verb) = (words.next().unwrap_or_default(), words.next());
-            let event = if verb == Some("confirm") { Event::Confirmed } else { Event::Cancelled };
+            let event = match verb {
+                Some("confirm") => Event::Confirmed,
+                Some("return") => Event::Returned,
+                _ => Event::Cancelled,
+            };
             Ok(told(&sale.change(order, event), event, order, 1))
         }
     }
@@ -246,9 +250,11 @@ fn told(outcome: &FinalOutcome, event: Event, order: &str, quantity: u64) -> Rep
             reply
         }
         FinalOutcome::SoldOut => problem(409, "sold-out"),
+        FinalOutcome::HeldOut => problem(409, ALL_HELD),
         FinalOutcome::LimitReached => problem(409, "limit-reached"),
         FinalOutcome::Over(Event::Confirmed) => problem(409, "order-final"),
         FinalOutcome::Over(Event::Cancelled) => problem(410, "cancelled"),
+        FinalOutcome::Over(Event::Returned) => problem(410, "returned"),
         FinalOutcome::Over(_) => problem(410, "expired"),
         _ => problem(404, "unknown-order"),
     }

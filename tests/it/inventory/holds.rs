@@ -5,9 +5,11 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{
-    Action, Event, Inventory, InventoryError, NewSale, Order, Outcome, Terms, Timestamp, User,
+    Action, Event, Inventory, InventoryError, NewSale, Order, Outcome, Phase, Terms, Timestamp,
+    Units, User,
 };
 use testkit::copies::{DataCopy, restart_with};
+use testkit::shared::fresh_database;
 use testkit::wait::eventually;
 use testkit::{PrivateRedis, RedisOptions};
 
@@ -109,7 +111,7 @@ async fn a_batch_may_ask_for_everything() {
     let (inventory, mut raw) = fresh().await;
     inventory.start(&ITEM, Some(token(1)), held(3)).await.unwrap();
     reduce(&inventory, Some(token(1)), &[order("a", 1), order("b", 2)]).await.unwrap();
-    assert_eq!(one(&inventory, order("c", 1)).await, Outcome::SoldOut { remaining: 0 });
+    assert!(matches!(one(&inventory, order("c", 1)).await, Outcome::AllHeld { remaining: 0, .. }));
     end_hold(&mut raw, "a").await;
     let found = inventory.look_up(&ITEM, &["c".to_owned()]).await.unwrap();
     assert!(found.available.is_due && found.available.stock == 0);
@@ -135,7 +137,7 @@ async fn a_batch_may_ask_for_everything() {
             Outcome::Changed { .. },
             Outcome::Final,
             Outcome::Over { .. },
-            Outcome::SoldOut { remaining: 0 },
+            Outcome::AllHeld { remaining: 0, hold_seconds: 60, .. },
             Outcome::Unknown
         ]
     ));
@@ -143,6 +145,77 @@ async fn a_batch_may_ask_for_everything() {
     let dump = raw.dump().await;
     reduce(&inventory, Some(token(2)), &batch).await.unwrap();
     assert_eq!(raw.dump().await, dump);
+}
+
+/// Goal: too few units are left, and an order is told that they are held if those could serve it, else that they are sold. The
+/// count of the held units follows each step, the reads have it too, and a refusal writes nothing. A store without the count
+/// gets it from its ledger, so many entries a batch; until then nobody is told sold out.
+#[tokio::test]
+async fn held_is_not_sold() {
+    const COUNT: &str = "\theld";
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(1)), held(5)).await.unwrap();
+    let as_to = |id: &str, action| Order { action, ..order(id, 1) };
+    // the orders; what is held and confirmed then, and the state; the largest order that held units could serve
+    let steps: [(Vec<Order>, i64, i64, Phase, u32); 6] = [
+        (vec![order("a", 2), order("b", 2)], 4, 0, Phase::Running, 5),
+        (vec![as_to("a", Action::Confirm)], 2, 2, Phase::Running, 3),
+        (vec![as_to("b", Action::Cancel)], 0, 2, Phase::Running, 3),
+        (vec![order("c", 1), order("d", 2)], 3, 2, Phase::AllHeld, 3),
+        (vec![as_to("c", Action::Confirm)], 2, 3, Phase::AllHeld, 2),
+        (
+            vec![as_to("-", Action::Expire), order("e", 2), as_to("e", Action::Confirm)],
+            0,
+            5,
+            Phase::SoldOut,
+            0,
+        ),
+    ];
+    for (orders, held, confirmed, state, most) in steps {
+        if orders.len() == 3 {
+            end_hold(&mut raw, "d").await;
+        }
+        reduce(&inventory, Some(token(1)), &orders).await.unwrap();
+        let stock = inventory.stock(&ITEM).await.unwrap();
+        let units = Units { held: Some(held), confirmed: Some(confirmed) };
+        assert_eq!((stock.units, stock.state), (units, state));
+        let remaining = u64::try_from(stock.stock).unwrap();
+        let seen = inventory.look_up(&ITEM, &["new".to_owned()]).await.unwrap().available.held;
+        assert_eq!(seen.and_then(|seen| seen.units), (held > 0).then_some(held));
+        let count: String = raw.run_with("HGET buyers", COUNT).await;
+        assert_eq!(count, format!("{held} {}", stock.entries));
+        for quantity in u32::try_from(remaining).unwrap() + 1..7 {
+            match one(&inventory, order("new", quantity)).await {
+                Outcome::AllHeld { remaining: left, ends_in, hold_seconds: 60 } => {
+                    assert!(quantity <= most && left == remaining, "{quantity}, {stock:?}");
+                    assert!((30..=60).contains(&ends_in.as_secs()), "{ends_in:?}");
+                }
+                other => {
+                    assert!(quantity > most, "{quantity}, {stock:?}");
+                    assert_eq!(other, Outcome::SoldOut { remaining });
+                }
+            }
+        }
+        assert_eq!(inventory.stock(&ITEM).await.unwrap(), stock, "nothing was written");
+        // as an instance leaves it that does not count
+        raw.run_with::<()>("HDEL buyers", COUNT).await;
+        let counted = inventory.stock(&ITEM).await.unwrap().units.held;
+        assert_eq!(counted, Some(0).filter(|_| held == 0));
+        one(&inventory, order("new", 100)).await;
+        assert_eq!(raw.run_with::<String>("HGET buyers", COUNT).await, count);
+    }
+
+    inventory.start(&ITEM, Some(token(1)), with(1100, held(0).terms)).await.unwrap();
+    let batch: Vec<Order> = (0..550).map(|n| order(&format!("{n}"), 2)).collect();
+    reduce(&inventory, Some(token(1)), &batch).await.unwrap();
+    let batch: Vec<Order> = (0..500).map(|n| as_to(&n.to_string(), Action::Confirm)).collect();
+    reduce(&inventory, Some(token(1)), &batch).await.unwrap();
+    raw.run_with::<()>("HDEL buyers", COUNT).await;
+    for is_counted in [false, true] {
+        let told = one(&inventory, order("new", 101)).await;
+        assert_eq!(told == Outcome::SoldOut { remaining: 0 }, is_counted, "{told:?}");
+    }
+    assert!(matches!(one(&inventory, order("new", 100)).await, Outcome::AllHeld { .. }));
 }
 
 /// Goal: one batch ends a bounded number of holds. The confirmation of another hold that is due is refused all the same, an order
@@ -168,6 +241,70 @@ async fn holds_end_by_the_clock_of_redis() {
     assert_eq!(one(&inventory, order("large", 1200)).await, Outcome::HoldsDue);
     assert_eq!(accepted(&one(&inventory, order("large", 1200)).await).remaining, 0);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2401);
+}
+
+/// Goal: an order that was confirmed, or final from the start, comes back once: units and the user's count return, and every
+/// later question is told so. Nothing comes back of one that is held or over, and an instance that remembers the confirmation
+/// sees no loss.
+#[tokio::test]
+async fn a_confirmed_order_comes_back() {
+    let url = fresh_database().await;
+    let [inventory, other] = [connect(&url).await, connect(&url).await];
+    let terms = Terms { per_user: Some(2), ..held(0).terms };
+    inventory.start(&ITEM, Some(token(1)), with(3, terms)).await.unwrap();
+    let as_to = |action| Order { action, ..of("ann", "a", 2) };
+    one(&inventory, as_to(Action::Reserve)).await;
+    assert_eq!(one(&inventory, as_to(Action::Return)).await, Outcome::NotConfirmed);
+    one(&other, as_to(Action::Confirm)).await;
+    let returned = one(&inventory, as_to(Action::Return)).await;
+    let Outcome::Changed { change, is_repeated: false } = returned else { panic!("{returned:?}") };
+    assert_eq!((change.event, change.remaining, change.position), (Event::Returned, 3, 3));
+    other.check(Some(token(1))).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert_eq!(stock.units, Units { held: Some(0), confirmed: Some(0) });
+    let again = Outcome::Changed { change: change.clone(), is_repeated: true };
+    assert_eq!(one(&other, as_to(Action::Return)).await, again);
+    let over = Outcome::Over { event: Event::Returned, time: change.time };
+    for action in [Action::Reserve, Action::Confirm, Action::Cancel] {
+        assert_eq!(one(&inventory, as_to(action)).await, over);
+    }
+    assert_eq!(one(&inventory, of("ann", "a", 1)).await, Outcome::Conflict);
+    let found = other.look_up(&ITEM, &["ann\ta".to_owned()]).await.unwrap().orders.remove(0);
+    let found = found.unwrap().unwrap();
+    assert_eq!((found.event, found.changed), (Event::Returned, Some(change.time)));
+    assert_eq!(other.stock(&ITEM).await.unwrap(), stock, "nothing of this changed anything");
+
+    // all in one batch, and of another order of the user
+    let as_to = |action| Order { action, ..of("ann", "b", 2) };
+    let all = [Action::Reserve, Action::Confirm, Action::Return, Action::Return, Action::Confirm];
+    let outcomes = reduce(&inventory, Some(token(1)), &all.map(as_to)).await.unwrap();
+    assert!(matches!(outcomes[3], Outcome::Changed { is_repeated: true, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[4], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
+    let gone = [Action::Reserve, Action::Cancel, Action::Return]
+        .map(|action| Order { action, ..of("ann", "c", 1) });
+    let outcomes = reduce(&inventory, Some(token(1)), &gone).await.unwrap();
+    assert!(matches!(outcomes[2], Outcome::Over { event: Event::Cancelled, .. }), "{outcomes:?}");
+    assert_eq!(counts(&inventory).await, (3, 0, 0));
+    assert_eq!(ask(&inventory, "nobody", Action::Return).await, Outcome::Unknown);
+
+    for (is_by_hand, returned) in [(false, "returned"), (true, "")] {
+        inventory.start(&ITEM, Some(token(1)), 2).await.unwrap();
+        if is_by_hand {
+            let mut raw = Raw::connect(&url).await;
+            raw.run::<()>("FLUSHDB").await;
+            raw.run::<()>("SET stock 2").await;
+        }
+        let inventory = connect(&url).await;
+        one(&inventory, order("final", 1)).await;
+        let told = match ask(&inventory, "final", Action::Return).await {
+            Outcome::Changed { change, .. } => change.event.word(),
+            other => {
+                assert_eq!(other, Outcome::Final);
+                ""
+            }
+        };
+        assert_eq!(told, returned);
+    }
 }
 
 /// Goal: the limit for a user counts what is held or confirmed; what is given back may be bought again.

@@ -1,7 +1,9 @@
 //! Goal: instances of the last version and of this one sell side by side, as in a rolling update. Method: the scripts that the
 //! last version shipped, over the records of this one, and the other way round.
 
-use flash_sale::inventory::{Accepted, Action, Attempt, NewSale, Order, Outcome, Terms, User};
+use flash_sale::inventory::{
+    Accepted, Action, Attempt, Event, NewSale, Order, Outcome, Terms, Units, User,
+};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use testkit::shared::fresh_database;
@@ -77,12 +79,16 @@ async fn it_sells_beside_this_one() {
     let mut batch = vec!["reduce", "cafe 3", "", "old", ""];
     batch.extend([keys[0], "1", "ann", keys[0], "confirm", "ann", keys[1], "confirm", "ann"]);
     batch.extend(["c", "1", "", "bob\td", "1", "bob"]);
+    let units = async || inventory.stock(&ITEM).await.unwrap().units;
+    assert_eq!(units().await, Units { held: Some(1), confirmed: Some(1) });
     let (.., answers): Done = call(redis, WRITE, [keys[0], &records[0]], &batch).await;
     assert_eq!(answers[0], format!("repeated\t{}", records[0]));
     assert!(answers[1].starts_with("changed\t\nconfirmed\t4\t1\t7\t"), "{answers:?}");
     let change = changes[1].as_ref().unwrap();
     assert_eq!(answers[2], format!("unchanged\t{change}"));
     assert_eq!(answers[3], "user-required");
+    // it did not count what is held
+    assert_eq!(units().await, Units::default());
     // remembering a change, it reads on
     let (_, (.., all)): (bool, (String, String, Vec<redis::Value>)) =
         call(redis, READ, [keys[1], change], &["ledger", "0", "9", "", ""]).await;
@@ -106,8 +112,21 @@ async fn it_sells_beside_this_one() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let (new, old) = (("new", Some("holder")), ("old", None));
-    assert_eq!(told, [("reserved", new), ("unchanged", old), ("changed", new), ("repeated", old)]);
-    let page = inventory.ledger(&ITEM, 0, 9).await.unwrap().entries;
-    assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [new, new, new, old, old]);
+    let (here, old) = (("new", Some("holder")), ("old", None));
+    assert_eq!(told, [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)]);
+    assert_eq!(units().await, Units { held: Some(1), confirmed: Some(2) });
+    // an order comes back, and that is the last that an instance of the last version remembers
+    sell(&[(new("b", Action::Return), 8)]).await;
+    let field = "\nann\tb";
+    let entry: String =
+        redis::cmd("HGET").arg("changes").arg(field).query_async(redis).await.unwrap();
+    let mut batch = vec!["reduce", "cafe 3", "", "old", ""];
+    batch.extend([keys[1], "cancel", "ann", "bob\te", "1", "bob"]);
+    let (.., answers): Done = call(redis, WRITE, [field, &entry], &batch).await;
+    assert!(answers[0] == "final" && answers[1].starts_with("2\t7\t1\t6\t"), "{answers:?}");
+    let outcomes = sell(&[(new("b", Action::Cancel), 8)]).await;
+    assert!(matches!(outcomes[0], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
+    assert_eq!(units().await, Units { held: Some(2), confirmed: Some(1) });
+    let page = inventory.ledger(&ITEM, 0, 5).await.unwrap().entries;
+    assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [here, here, here, old, old]);
 }

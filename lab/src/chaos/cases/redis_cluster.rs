@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
         redis_cluster: Some(RedisClusterOptions { replicas: 1, node_timeout }),
         flags: &["--redis-replicas", "1"],
         // as in the failover of one Redis
-        tolerates: &["unanswered", "sold_out_too_early"],
+        tolerates: &["unanswered", "sold_out_too_early", "not_all_held"],
         round: Duration::from_secs(10),
         goes_on_within: Duration::from_secs(4),
         ..Case::new("shard-killed", fault, &kill)

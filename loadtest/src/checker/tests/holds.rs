@@ -27,13 +27,19 @@ fn asked(at: u64, outcome: FinalOutcome) -> Order {
     Order { sent: at * 1000, last_sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
 }
 
+/// Told that all is held, and given up.
+fn held_out(at: u64) -> Order {
+    let order = asked(at, HeldOut);
+    Order { held: vec![Held { sent: order.sent, ended: order.ended, again: None }], ..order }
+}
+
 fn run(steps: &[Step]) -> History {
     let (per_user, hold_seconds, held) = (Some(1), Some(2), Some(0));
     let terms = StockState { held, per_user, hold_seconds, ..StockState::default() };
     let mut sale = Sale::new(10, terms);
     let setup = setup(sale.before.clone(), 1, 12);
     let mut orders = vec![asked(500, FinalOutcome::LimitReached); 13];
-    orders[10] = asked(200, SoldOut);
+    orders[10] = held_out(200);
     for &Step(at, event, number, is_told) in steps {
         let answer = sale.write(event, &setup.id(number), &setup.user(number), 1);
         let told = asked(at, FinalOutcome::Acknowledged(answer));
@@ -59,7 +65,7 @@ fn again(it: &mut History, change: impl FnOnce(&mut Vec<Step>)) {
     *it = run(&steps);
 }
 
-/// What happens late to the order that was told sold out, and whether an attempt of it had no answer.
+/// What happens late to the order that was told that all is held, and whether an attempt of it had no answer.
 fn late(it: &mut History, events: &[Event], in_doubt: bool) {
     again(it, |steps| {
         let steps_of = |(n, event): (u64, &Event)| {
@@ -70,13 +76,40 @@ fn late(it: &mut History, events: &[Event], in_doubt: bool) {
     it.orders[10].in_doubt = in_doubt;
 }
 
-/// An attempt without an answer of the order that was told sold out is accepted before 2205 ms; it was last sent at this time.
+/// An attempt without an answer of the order that was told that all is held is accepted before 2205 ms; it was last sent at this time.
 fn stands(it: &mut History, last_sent: u64) {
     again(it, |steps| {
         steps.insert(19, Step(432, Event::Reserved, 10, false));
         steps.push(Step(2440, Event::Expired, 10, false));
     });
-    it.orders[10] = Order { sent: 200_000, in_doubt: true, ..asked(last_sent, SoldOut) };
+    it.orders[10] = Order { sent: 200_000, in_doubt: true, ..held_out(last_sent) };
+}
+
+/// All ten units are paid, and this is told to another buyer.
+fn all_paid(it: &mut History, order: Order) {
+    again(it, |steps| {
+        steps.truncate(16);
+        steps.extend((6..10).map(|n| Step(390, Event::Confirmed, n, true)));
+    });
+    it.orders[7].changes.truncate(1);
+    it.orders[11] = asked(500, SoldOut);
+    it.orders[10] = order;
+}
+
+/// The order that was told that all is held is tried again at 2250 ms and accepted, as the entry at this place.
+fn waits(it: &mut History, place: usize) {
+    again(it, |steps| {
+        steps.insert(place, Step(2250, Event::Reserved, 10, true));
+        steps.push(Step(4260, Event::Expired, 10, false));
+    });
+    let held = vec![Held { sent: 200_000, ended: 205_000, again: Some(2_250_000) }];
+    it.orders[10] = Order { sent: 200_000, held, ..it.orders[10].clone() };
+}
+
+/// Orders that come back late.
+fn comes_back(it: &mut History, orders: &[usize]) {
+    let back = orders.iter().map(|number| Step(2500, Event::Returned, *number, true));
+    again(it, |steps| steps.extend(back));
 }
 
 /// The only hold from before the run, of so many units, ends.
@@ -93,7 +126,44 @@ fn first_answer(it: &mut History) -> FinalOutcome {
 }
 
 const DAMAGES: &[Mutation] = &[
-    ("", "6 of 10 units sold, each exactly once; 5 came back meanwhile; 1 was", |_| {}),
+    ("", "5 came back meanwhile; none was told sold out, and 1 gave up while all was held", |_| {}),
+    // held is not sold, and what is sold is not held
+    ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(200, SoldOut)),
+    ("", "10 of 10 units sold", |it| all_paid(it, asked(500, SoldOut))),
+    ("", "10 of 10 units sold", |it| all_paid(it, held_out(200))),
+    ("sold_out_too_early", "such as run-10", |it| all_paid(it, asked(200, SoldOut))),
+    ("not_all_held", "such as run-10", |it| all_paid(it, held_out(500))),
+    // where it is not known what is held, each may be so
+    ("", "PASS", |it| {
+        it.orders[10] = asked(200, SoldOut);
+        it.setup.before.held = None;
+    }),
+    // tried again when units had come back; told then that all is held; and accepted before it was tried again
+    ("", "PASS", |it| waits(it, 21)),
+    ("not_all_held", "such as run-10, sent at 2.230000 s", |it| {
+        waits(it, 21);
+        it.orders[10].held[0].again = Some(2_230_000);
+        it.orders[10].held.push(Held { sent: 2_230_000, ended: 2_235_000, again: Some(2_250_000) });
+    }),
+    (
+        "out_of_order",
+        "such as run-8, answered at 2.205000 s: run-10 was first sent at 2.25",
+        |it| {
+            waits(it, 19);
+        },
+    ),
+    // accepted by an attempt without an answer, and told then that all is held
+    ("untold not_all_held", "such as run-10", |it| {
+        stands(it, 2300);
+        let LedgerEntry { remaining, token, position, .. } = it.ledger[19];
+        let first = answer(it, 0).clone();
+        let order = &mut it.orders[10];
+        let position = Some(position);
+        let answer = Acknowledgement { remaining, token, position, replayed: true, ..first };
+        order.outcome = FinalOutcome::Acknowledged(answer);
+        order.held[0].again = Some(2_345_000);
+        (order.last_sent, order.ended) = (2_345_000, 2_350_000);
+    }),
     ("misreported", "such as run-2", |it| {
         it.orders[2].changes[0].1.outcome = acknowledged(5, Some(7));
     }),
@@ -155,14 +225,14 @@ const DAMAGES: &[Mutation] = &[
     ("ledger_does_not_add_up", "a counts 3 holds, and it has 0", |it| {
         it.after.iter_mut().for_each(|(_, after)| after.held = Some(3));
     }),
-    // sold out, and an attempt without an answer arrives when units came back; its buyer cancels or not
+    // all held, and an attempt without an answer arrives when units came back; its buyer cancels or not
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Expired], true)),
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Confirmed], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
     // accepted, which another buyer's answer shows, and told otherwise to a later attempt
     ("", "PASS", |it| stands(it, 2100)),
-    ("untold sold_out_too_early", "such as run-10", |it| stands(it, 2300)),
+    ("untold not_all_held", "such as run-10", |it| stands(it, 2300)),
     ("change_lost", "such as run-10, told that it is unknown", |it| {
         stands(it, 2100);
         *it.orders[10].change(Event::Cancelled) = asked(2300, FinalOutcome::UnknownOrder);
@@ -174,6 +244,28 @@ const DAMAGES: &[Mutation] = &[
     }),
     ("change_lost", "such as run-3, told that it is unknown", |it| {
         *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
+    }),
+    // an order that was final comes back: once, and its buyer is told
+    ("", "5 of 10 units sold, each exactly once; 6 came back", |it| comes_back(it, &[3])),
+    ("untold", "such as run-3", |it| {
+        comes_back(it, &[3]);
+        it.orders[3].changes.pop();
+    }),
+    ("change_lost", "such as run-3, Returned and Confirmed", |it| {
+        let told = asked(2500, FinalOutcome::Over(Event::Returned));
+        it.orders[3].changes.push((Event::Confirmed, told));
+    }),
+    ("ended_twice misreported", "such as run-3, Returned at 24", |it| comes_back(it, &[3, 3])),
+    ("not_confirmed", "1 order was returned, and was not confirmed, such as run-6", |it| {
+        comes_back(it, &[6]);
+    }),
+    ("change_lost", "such as run-3, told that it is confirmed after it was Returned", |it| {
+        comes_back(it, &[3]);
+        let again = it.orders[3].changes[0].1.clone();
+        let (sent, ended) = (2_600_000, 2_605_000);
+        it.orders[3]
+            .changes
+            .push((Event::Confirmed, Order { sent, last_sent: sent, ended, ..again }));
     }),
     // sent, or sent again, after its hold had ended, and told that it is reserved
     ("", "PASS", |it| {
@@ -206,8 +298,8 @@ const DAMAGES: &[Mutation] = &[
         it.orders[10] = Order { sent: 200_000, ..asked(2500, SoldOut) };
     }),
     // between the answer to a cancellation and the next order; and during that order
-    ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(410, SoldOut)),
-    ("", "PASS", |it| it.orders[10] = asked(425, SoldOut)),
+    ("not_all_held", "such as run-10", |it| it.orders[10] = held_out(410)),
+    ("", "PASS", |it| it.orders[10] = held_out(425)),
     ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
     (
         "hold_not_kept",

@@ -110,7 +110,12 @@ fn random_run(random: &mut SplitMix64) -> History {
         let arrives = random.random_bool(0.5);
         match effect {
             Effect::Order(Fate::Answered | Fate::Resolved) => {
-                run.orders[number].outcome = run.order(at, number);
+                let outcome = run.order(at, number);
+                let order = &mut run.orders[number];
+                if outcome == FinalOutcome::HeldOut {
+                    order.held.push(Held { sent: order.sent, ended: order.ended, again: None });
+                }
+                order.outcome = outcome;
                 if run.orders[number].acknowledged().is_some()
                     && run.sale.before.hold_seconds.is_some()
                 {
