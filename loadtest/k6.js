@@ -14,6 +14,7 @@
 // | STOCK              | 300                                           | the sale is started afresh with it |
 // | ITEM               | (the default item)                            | what to order                      |
 // | ADMIN_TOKEN_FILE   | (none)                                        | needed unless it is a demo         |
+// | SHOP_TOKEN_FILE    | as ADMIN_TOKEN_FILE                           | reads the ledger                   |
 //
 // Its types: npm install typescript @types/k6 && npx tsc --noEmit --allowJs --checkJs --strict --lib es2022 --module
 // es2022 --moduleResolution bundler --types k6 loadtest/k6.js
@@ -27,7 +28,9 @@ const requests = Number(__ENV.REQUESTS || 500);
 const stock = Number(__ENV.STOCK || 300);
 const query = __ENV.ITEM ? `?item=${encodeURIComponent(__ENV.ITEM)}` : '';
 // files can be opened only here, before the run
-const adminToken = __ENV.ADMIN_TOKEN_FILE ? open(__ENV.ADMIN_TOKEN_FILE).trim() : '';
+const tokenIn = (/** @type {string | undefined} */ file) => (file ? open(file).trim().split('\n')[0].trim() : '');
+const adminToken = tokenIn(__ENV.ADMIN_TOKEN_FILE);
+const shopToken = tokenIn(__ENV.SHOP_TOKEN_FILE) || adminToken;
 
 const RETRIES = 20;
 const willBeSold = Math.min(stock, requests);
@@ -92,4 +95,17 @@ export function teardown() {
       'each unit that can be sold is sold once': (s) => s.lucky === willBeSold && s.orders === willBeSold,
     });
   }
+  const headers = shopToken ? { Authorization: `Bearer ${shopToken}` } : {};
+  const ids = [];
+  for (let next = '0'; next; ) {
+    const path = `${urls[0]}/orders${query}${query ? '&' : '?'}limit=1000&after=${next}`;
+    const answer = http.get(path, { headers });
+    if (answer.status !== 200) {
+      fail(`the ledger cannot be read (status ${answer.status}), with SHOP_TOKEN_FILE: ${answer.body}`);
+    }
+    const page = /** @type {{ orders: { order: string }[], next: string }} */ (/** @type {unknown} */ (answer.json()));
+    ids.push(...page.orders.map(({ order }) => order));
+    ({ next } = page);
+  }
+  check(ids, { 'the ledger has each order once': (all) => all.length === willBeSold && new Set(all).size === willBeSold });
 }

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use hdrhistogram::Histogram;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -90,6 +90,12 @@ impl Run {
         request.headers_mut().insert(&IDEMPOTENCY_KEY, value(id));
         if let Some(header) = user_header {
             request.headers_mut().insert(header, value(&user));
+        }
+        // the shop's server confirms
+        if change == Some(Event::Confirmed)
+            && let Some(token) = self.args.of_shop()
+        {
+            request.headers_mut().insert(header::AUTHORIZATION, token.clone());
         }
         request
     }
