@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
+use super::access::Role;
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
@@ -67,7 +68,7 @@ pub(super) async fn reduce(
         id: id.map_or_else(|| Ok(OrderId::random()), |id| params::order_id(&id))?,
         item: params::item(item.as_deref())?,
         quantity: params::quantity(quantity.as_deref())?,
-        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: app.buyer(&head.headers, user.as_deref())?,
         action: Action::Reserve,
     };
     body::refuse(content).await?;
@@ -119,7 +120,7 @@ pub(super) fn named_order(
         id: params::order_id(&id)?,
         item: params::item(item.as_deref())?,
         quantity: Quantity::ONE,
-        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: app.buyer(&head.headers, user.as_deref())?,
         action,
     })
 }
@@ -133,6 +134,9 @@ pub(super) async fn change(
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
     params::check_intent(&head)?;
+    if action == Action::Confirm {
+        app.require(Role::Shop, &head.headers)?;
+    }
     let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
