@@ -15,6 +15,7 @@
 // | HOLD_SECONDS       | (none)                                        | units are held so long, not paid   |
 // | ITEM               | (the default item)                            | what to order                      |
 // | ADMIN_TOKEN_FILE   | (none)                                        | needed unless it is a demo         |
+// | SHOP_TOKEN_FILE    | as ADMIN_TOKEN_FILE                           | reads the ledger                   |
 //
 // Its types: npm install typescript @types/k6 && npx tsc --noEmit --allowJs --checkJs --strict --lib es2022 --module
 // es2022 --moduleResolution bundler --types k6 loadtest/k6.js
@@ -30,7 +31,9 @@ const stock = Number(__ENV.STOCK || 300);
 const holdSeconds = Number(__ENV.HOLD_SECONDS || 0);
 const query = __ENV.ITEM ? `?item=${encodeURIComponent(__ENV.ITEM)}` : '';
 // files can be opened only here, before the run
-const adminToken = __ENV.ADMIN_TOKEN_FILE ? open(__ENV.ADMIN_TOKEN_FILE).trim() : '';
+const tokenIn = (/** @type {string | undefined} */ file) => (file ? open(file).trim().split('\n')[0].trim() : '');
+const adminToken = tokenIn(__ENV.ADMIN_TOKEN_FILE);
+const shopToken = tokenIn(__ENV.SHOP_TOKEN_FILE) || adminToken;
 
 const RETRIES = 20;
 // how long a buyer waits for units that are held; who gives up then is held out
@@ -108,4 +111,17 @@ export function teardown() {
         holdSeconds > 0 || s.lucky === willBeSold && s.orders === willBeSold,
     });
   }
+  const headers = shopToken ? { Authorization: `Bearer ${shopToken}` } : {};
+  const ids = [];
+  for (let next = '0'; next; ) {
+    const path = `${urls[0]}/orders${query}${query ? '&' : '?'}limit=1000&after=${next}`;
+    const answer = http.get(path, { headers });
+    if (answer.status !== 200) {
+      fail(`the ledger cannot be read (status ${answer.status}), with SHOP_TOKEN_FILE: ${answer.body}`);
+    }
+    const page = /** @type {{ orders: { order: string }[], next: string }} */ (/** @type {unknown} */ (answer.json()));
+    ids.push(...page.orders.map(({ order }) => order));
+    ({ next } = page);
+  }
+  check(ids, { 'the ledger has each order once': (all) => all.length === willBeSold && new Set(all).size === willBeSold });
 }

@@ -6,27 +6,27 @@ mod servers;
 mod variables;
 
 pub use servers::Servers;
-#[cfg(feature = "otel")]
 pub(crate) use servers::is_plain_url;
 pub use variables::unknown_variables;
 
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderName;
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use clap::Args;
+use ipnet::IpNet;
 
-use crate::http::MAX_HEADER_BYTES;
-use crate::http::rate_limit::Rate;
+use crate::http::rate_limit::{Proxies, Rate};
+use crate::http::{Extension, HttpOptions, MAX_HEADER_BYTES};
 use crate::inventory::Inventory;
 use crate::peers::{HttpLink, Peers};
-use crate::sale::SaleOptions;
+use crate::sale::{BoxError, SaleOptions};
 use crate::secret::{Secret, SecretSource};
 
 /// The flags of `serve`: one instance of the service.
@@ -72,19 +72,32 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1ms", "10m"))]
     pub wait_timeout: Duration,
 
-    /// Admin token for `PUT /stock`; other users of this machine can see it, so prefer the file
-    #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, conflicts_with = "admin_token_file", value_parser = admin_token)]
+    /// Token of the shop's server, for confirmations, the ledger and /events; other users of this machine can see it, so prefer
+    /// the file
+    #[arg(long, env = "FLASH_SALE_SHOP_TOKEN", value_name = "TOKEN", hide_env_values = true, conflicts_with = "shop_token_file", value_parser = token)]
+    pub shop_token: Option<Secret>,
+
+    /// File with the token of the shop's server, or with an old and a new one in a line each; a change counts within a second
+    #[arg(long, env = "FLASH_SALE_SHOP_TOKEN_FILE", value_name = "FILE")]
+    pub shop_token_file: Option<PathBuf>,
+
+    /// Admin token, for the start of a sale and all other calls; other users of this machine can see it, so prefer the file
+    #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, conflicts_with = "admin_token_file", value_parser = token)]
     pub admin_token: Option<Secret>,
 
-    /// File with the admin token for `PUT /stock`, read at each start of a sale
+    /// File with the admin token, or with an old and a new one in a line each; a change counts within a second
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
+
+    /// Origin whose pages may order by POST and read the answers, such as `https://shop.example`; repeatable
+    #[arg(long, env = "FLASH_SALE_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', conflicts_with = "user_header", value_parser = origin)]
+    pub allow_origin: Vec<HeaderValue>,
 
     /// Most watchers at GET /events
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = number::<usize>(0..=10_000))]
     pub max_watchers: usize,
 
-    /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` is refused then
+    /// Header in which the gateway names the buyer, such as X-User-Id; `?user=` needs a token then
     #[arg(long, env = "FLASH_SALE_USER_HEADER", value_name = "NAME")]
     pub user_header: Option<HeaderName>,
 
@@ -105,6 +118,14 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
     pub rate_limit: Option<Rate>,
 
+    /// Address or network of a proxy, such as 10.0.0.0/8, which says for whom it sends a request; repeatable
+    #[arg(long, env = "FLASH_SALE_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',', value_parser = network)]
+    pub trusted_proxy: Vec<IpNet>,
+
+    /// Header to which those proxies add the address that they saw
+    #[arg(long, env = "FLASH_SALE_PROXY_HEADER", value_name = "NAME", default_value = "X-Forwarded-For", value_parser = proxy_header)]
+    pub proxy_header: HeaderName,
+
     /// Address and port for other instances, which send their orders here while this one holds the lock [default: none, and
     /// instances take turns]
     #[arg(long, env = "FLASH_SALE_PEER_LISTEN", value_name = "ADDRESS", value_parser = address)]
@@ -114,7 +135,8 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_PEER_ADDRESS", value_name = "HOST:PORT", requires = "peer_listen", value_parser = peer_address)]
     pub peer_address: Option<String>,
 
-    /// File with the token that instances show each other; required unless --peer-listen is a loopback address
+    /// File with the token that instances show each other, and in a second line another one that they accept; required unless
+    /// --peer-listen is a loopback address
     #[arg(long, env = "FLASH_SALE_PEER_TOKEN_FILE", value_name = "FILE", requires = "peer_listen")]
     pub peer_token_file: Option<PathBuf>,
 
@@ -136,25 +158,42 @@ pub struct FileError {
 }
 
 impl Config {
-    /// Reads the file with the admin token for the first time, and checks that the other files can be read.
+    /// Reads the files with tokens for the first time, and checks that the other files can be read.
     ///
     /// # Errors
-    /// [`FileError`] names the flag and the file.
-    pub fn read_files(&mut self) -> Result<(), FileError> {
+    /// [`FileError`] names the flag and the file. Two tokens are equal: whoever has one would have the rights of the other.
+    pub fn read_files(&mut self) -> Result<(), BoxError> {
         self.servers.check_files()?;
-        if let Some(path) = &self.admin_token_file {
-            let flag = "--admin-token-file";
-            let token = read_secret(flag, path)?;
-            let token = admin_token(token.expose()).map_err(|what| {
-                let source = io::Error::new(io::ErrorKind::InvalidData, what);
-                FileError { flag, path: path.clone(), source }
-            })?;
-            // a pipe can be read once only
-            let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
-            self.admin_token = (!is_file).then_some(token);
+        let mut tokens = Vec::new();
+        for (flag, path, text) in [
+            ("--shop-token-file", &self.shop_token_file, Some(&mut self.shop_token)),
+            ("--admin-token-file", &self.admin_token_file, Some(&mut self.admin_token)),
+            ("--peer-token-file", &self.peer_token_file, None),
+        ] {
+            if let Some(path) = path {
+                let (all, read) = read_tokens(path).map_err(|source| FileError {
+                    flag,
+                    path: path.clone(),
+                    source,
+                })?;
+                tokens.extend(read.into_iter().map(|token| (flag, token)));
+                // a pipe can be read once only
+                let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
+                if let Some(text) = text {
+                    *text = (!is_file).then_some(all);
+                }
+            } else if let Some(Some(token)) = text {
+                tokens.push((flag.trim_end_matches("-file"), token.clone()));
+            }
         }
-        let token = self.peer_token_file.as_deref();
-        token.map(|path| read_secret("--peer-token-file", path)).transpose()?;
+        for (index, (flag, token)) in tokens.iter().enumerate() {
+            if let Some((other, _)) = tokens[..index].iter().find(|(_, other)| other == token) {
+                return Err(format!(
+                    "{other} and {flag} have an equal token: make each one anew, as with `openssl rand -hex 32`"
+                )
+                .into());
+            }
+        }
         Ok(())
     }
 
@@ -163,10 +202,33 @@ impl Config {
         self.peer_token_file.clone().map(SecretSource::File)
     }
 
-    /// The admin token; a file is read at each use.
+    /// The tokens of the shop's server.
+    pub fn shop_token(&self) -> Option<SecretSource> {
+        source(self.shop_token.as_ref(), self.shop_token_file.as_ref())
+    }
+
+    /// The admin tokens.
     pub fn admin_token(&self) -> Option<SecretSource> {
-        let text = self.admin_token.clone().map(SecretSource::Text);
-        text.or_else(|| self.admin_token_file.clone().map(SecretSource::File))
+        source(self.admin_token.as_ref(), self.admin_token_file.as_ref())
+    }
+
+    /// The proxies that say for whom they send a request.
+    pub fn proxies(&self) -> Proxies {
+        Proxies { trusted: self.trusted_proxy.clone(), header: Some(self.proxy_header.clone()) }
+    }
+
+    /// The options of the HTTP interface, with the further routes of `extension`.
+    pub fn http_options(&self, extension: Option<Arc<dyn Extension>>) -> HttpOptions {
+        HttpOptions {
+            shop_token: self.shop_token(),
+            admin_token: self.admin_token(),
+            rate_limit: self.rate_limit,
+            user_header: self.user_header.clone(),
+            proxies: self.proxies(),
+            allow_origins: self.allow_origin.clone(),
+            watchers: self.max_watchers,
+            extension,
+        }
     }
 
     /// The options of the sale, for an instance that listens on `port`.
@@ -191,6 +253,21 @@ fn read_secret(flag: &'static str, path: &Path) -> Result<Secret, FileError> {
     read.map_err(|source| FileError { flag, path: path.to_owned(), source })
 }
 
+fn source(text: Option<&Secret>, file: Option<&PathBuf>) -> Option<SecretSource> {
+    let text = text.cloned().map(SecretSource::Text);
+    text.or_else(|| file.cloned().map(SecretSource::File))
+}
+
+/// The text of a file with tokens, and these, which are valid.
+fn read_tokens(path: &Path) -> io::Result<(Secret, Vec<Secret>)> {
+    let text = Secret::from(&*std::fs::read_to_string(path)?);
+    let tokens = SecretSource::Text(text.clone()).read_tokens()?;
+    for read in &tokens {
+        token(read.expose()).map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what))?;
+    }
+    Ok((text, tokens))
+}
+
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "an address is an IP and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
@@ -205,19 +282,46 @@ fn peer_address(text: &str) -> Result<String, &'static str> {
         .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
 }
 
-/// The longest admin token, in bytes: it must leave room for the other headers of a request.
-const MAX_ADMIN_TOKEN: usize = MAX_HEADER_BYTES - 1024;
+/// The longest token, in bytes: it must leave room for the other headers of a request.
+const MAX_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
 /// Refuses an empty token: an empty variable must not become one.
-fn admin_token(text: &str) -> Result<Secret, String> {
+fn token(text: &str) -> Result<Secret, String> {
     match text.trim() {
-        "" => Err("an admin token has at least one character".to_owned()),
-        token if token.len() <= MAX_ADMIN_TOKEN => Ok(Secret::from(token)),
+        "" => Err("a token has at least one character".to_owned()),
+        token if token.len() <= MAX_TOKEN => Ok(Secret::from(token)),
         token => Err(format!(
-            "an admin token has at most {MAX_ADMIN_TOKEN} bytes, or no request could carry it: this one has {}",
+            "a token has at most {MAX_TOKEN} bytes, or no request could carry it: this one has {}",
             token.len()
         )),
     }
+}
+
+/// An origin as browsers send it, or the comparison would always fail.
+fn origin(text: &str) -> Result<HeaderValue, &'static str> {
+    let (scheme, host) = text.split_once("://").unwrap_or_default();
+    let standard_port = match scheme {
+        "https" => ":443",
+        "http" => ":80",
+        _ => "*",
+    };
+    let is_plain = !host.ends_with(standard_port) && !text.bytes().any(|b| b.is_ascii_uppercase());
+    let is_origin = is_plain && !host.contains('*') && is_plain_url(text) && !text.ends_with('/');
+    let parsed = text.parse::<Uri>().is_ok().then(|| HeaderValue::from_str(text).ok()).flatten();
+    parsed.filter(|_| is_origin).ok_or(
+        "an origin is written as browsers send it, such as https://shop.example or http://127.0.0.1:3000: in lower case, \
+         without a path and without the usual port; * and null are not allowed",
+    )
+}
+
+fn network(text: &str) -> Result<IpNet, &'static str> {
+    let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map_err(|_| "a network is an address and the length of its prefix, such as 10.0.0.0/8 or 2001:db8::/32")
+}
+
+fn proxy_header(text: &str) -> Result<HeaderName, &'static str> {
+    let name = text.parse().ok().filter(|name| *name != header::FORWARDED);
+    name.ok_or("the header has addresses alone, separated by commas, as X-Forwarded-For: Forwarded is written in another way")
 }
 
 fn rate(text: &str) -> Result<Rate, &'static str> {

@@ -39,9 +39,12 @@ impl From<&str> for Secret {
 pub enum SecretSource {
     /// In memory.
     Text(Secret),
-    /// In the first line of a file, without its line end.
+    /// In the first line of a file, without its line end. A file of tokens may have a second one.
     File(PathBuf),
 }
+
+/// The most tokens in a file: the old one and the new one.
+const MOST_TOKENS: usize = 2;
 
 impl SecretSource {
     /// The present secret.
@@ -61,5 +64,24 @@ impl SecretSource {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(Secret::from(secret))
+    }
+
+    /// The present tokens, each in a line of its own: while a token is replaced, the old one and the new one.
+    ///
+    /// # Errors
+    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if there is no token, or more than two.
+    pub fn read_tokens(&self) -> io::Result<Vec<Secret>> {
+        let text = match self {
+            Self::Text(secret) => secret.clone(),
+            Self::File(path) => Secret::from(&*std::fs::read_to_string(path)?),
+        };
+        let lines = text.expose().lines().map(str::trim).filter(|line| !line.is_empty());
+        let tokens: Vec<_> = lines.map(Secret::from).collect();
+        let what = match tokens.len() {
+            0 => "it is empty: it must hold a token",
+            1..=MOST_TOKENS => return Ok(tokens),
+            _ => "it holds more than two tokens: only an old and a new one are valid at a time",
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 }

@@ -21,9 +21,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::http::rate_limit::Unlimited;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
-use crate::http::{AppState, Extension, HttpOptions, buyers_router, router};
+use crate::http::{AppState, Extension, OperatorsPort, buyers_router, router};
 use crate::peers::{self, Doorkeeper};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, etcd_client, inventory, lock_sessions};
@@ -79,14 +78,12 @@ pub async fn serve_with(
     let (sale, extension) = sale(&config, address.port()).await?;
     let peer_token = config.peer_token();
     let is_service = extension.is_none();
-    let http = HttpOptions {
-        admin_token: config.admin_token(),
-        rate_limit: config.rate_limit,
-        user_header: config.user_header,
-        watchers: config.max_watchers,
-        extension,
-    };
-    let state = Arc::new(AppState::new(sale.clone(), http));
+    if is_service && config.shop_token().or(config.admin_token()).is_none() {
+        tracing::warn!(
+            "nobody can start a sale, confirm an order or read the ledger: set --shop-token-file and --admin-token-file"
+        );
+    }
+    let state = Arc::new(AppState::new(sale.clone(), config.http_options(extension)));
     let instance = sale.instance();
     let stop = CancellationToken::new();
     let mut doors = Vec::new();
@@ -94,13 +91,11 @@ pub async fn serve_with(
         tracing::info!("operators: http://{address}");
         doors.push((listener, buyers_router(Arc::clone(&state)), options));
         let options = ServerOptions { max_connections: operators, ..options };
-        let router = router(Arc::clone(&state)).layer(axum::Extension(Unlimited));
+        let router = router(Arc::clone(&state)).layer(axum::Extension(OperatorsPort));
         doors.push((admin, router, options));
     } else {
         if is_service {
-            tracing::warn!(
-                "buyers can reach the ledger and all other paths for operators: set --admin-listen"
-            );
+            tracing::warn!("buyers can reach all paths for operators: set --admin-listen");
         }
         doors.push((listener, router(Arc::clone(&state)), options));
     }

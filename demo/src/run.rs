@@ -200,10 +200,11 @@ impl Show<'_> {
         let DemoOptions { lock, stock, .. } = *self.options;
         let (first, last) = (self.ports[0], self.ports[self.ports.len() - 1]);
         let mut lines = vec![format!(
-            "\nTo try from another terminal:\n  \
-               curl -i http://127.0.0.1:{first}/stock/reduce\n  \
+            "\nTo try from another terminal, where no call of a demo needs a token:\n  \
+               curl -X PUT -d '{{\"stock\":{stock}}}' http://127.0.0.1:{first}/stock\n  \
+               curl -i -X POST http://127.0.0.1:{first}/stock/reduce\n  \
                curl http://127.0.0.1:{last}/stock\n  \
-               curl -X PUT --json '{{\"stock\":{stock}}}' http://127.0.0.1:{first}/stock\n  \
+               curl http://127.0.0.1:{last}/orders\n  \
                redis-cli {} get stock",
             cluster.redis.tool_flags()
         )];

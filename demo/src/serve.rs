@@ -45,12 +45,19 @@ pub struct ServeOptions {
 /// Runs one instance as [`flash_sale::serve::serve`] does, with the relay.
 ///
 /// # Errors
-/// An admin token was given, or the service failed.
+/// A token for clients was given, or the service failed.
 pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
-    let config = &options.service;
-    if config.admin_token.is_some() || config.admin_token_file.is_some() {
-        return Err("`demo serve` takes no admin token: any client may start a sale".into());
+    let Config { shop_token, shop_token_file, admin_token, admin_token_file, .. } =
+        &options.service;
+    let (tokens, files) = ([shop_token, admin_token], [shop_token_file, admin_token_file]);
+    if tokens.into_iter().any(Option::is_some) || files.into_iter().any(Option::is_some) {
+        return Err(
+            "`demo serve` takes no shop's and no admin token: any client may make each call".into(),
+        );
     }
+    tracing::warn!(
+        "this is a demo: any client may start a sale, confirm orders and read the ledger"
+    );
     let writer = remove_safeguards(&mut options);
     let ServeOptions { service, guard, control, .. } = options;
     let sale = async |config: &Config, port| {
@@ -116,13 +123,15 @@ mod tests {
         assert_eq!(parse(&["--without", "limits"]).is_ok(), cfg!(fenced_lock_chaos));
     }
 
-    /// Goal: any client may start a sale, so a token is refused.
+    /// Goal: any client may make each call, so a token that would protect nothing is refused.
     #[tokio::test]
-    async fn an_admin_token_is_refused() {
-        for token in ["--admin-token=x", "--admin-token-file=x"] {
+    async fn a_token_is_refused() {
+        for token in
+            ["--admin-token=x", "--admin-token-file=x", "--shop-token=x", "--shop-token-file=x"]
+        {
             let refused = serve(parse(&[token]).expect("it can be read")).await;
             let error = refused.expect_err(token).to_string();
-            assert!(error.contains("takes no admin token"), "{error}");
+            assert!(error.contains("takes no shop's and no admin token"), "{error}");
         }
     }
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::checker::{LedgerEntry, StockState};
-use crate::connection::{Answer, Connection};
+use crate::connection::{Answer, Connection, ConnectionError};
 use crate::endpoint::{Endpoint, JSON};
 
 /// How often a call is tried while the service is busy or away.
@@ -26,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// The page size of the ledger.
 const PAGE_ORDERS: usize = 1000;
+
+/// What else may be wrong.
+const WRONG_PORT: &str = "is it the port of an instance?";
 
 /// The used part of an RFC 9457 problem.
 #[derive(Debug, Default, Deserialize)]
@@ -60,12 +63,27 @@ struct Page {
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
     item: Option<&'a str>,
+    /// What reads the ledger.
+    token: Option<&'a HeaderValue>,
+}
+
+/// An answer that is no success.
+#[derive(Debug, thiserror::Error)]
+#[error("{status}")]
+struct Refused {
+    status: StatusCode,
+    /// The type of the problem; empty if it is no problem of the service.
+    kind: String,
 }
 
 impl<'a> Api<'a> {
-    /// No item is the default item.
-    pub(crate) fn new(endpoint: &'a Endpoint, item: Option<&'a str>) -> Self {
-        Self { endpoint, item }
+    /// No item is the default item. `token` is that of the shop's server.
+    pub(crate) fn new(
+        endpoint: &'a Endpoint,
+        item: Option<&'a str>,
+        token: Option<&'a HeaderValue>,
+    ) -> Self {
+        Self { endpoint, item, token }
     }
 
     /// Whether the instance can sell now. One without `/readyz` (behind a load balancer, say) is
@@ -76,8 +94,14 @@ impl<'a> Api<'a> {
     pub(crate) async fn ready(&self) -> Result<()> {
         let request = self.endpoint.request(Method::GET, "/readyz");
         match self.call(&request, 1).await {
-            Err(error) if status(&error) != Some(StatusCode::NOT_FOUND) => Err(error),
-            _ => Ok(()),
+            Err(error) if status(&error) == Some(StatusCode::NOT_FOUND) => Ok(()),
+            Err(error) if matches!(error.downcast_ref(), Some(ConnectionError::Broken(_))) => {
+                Err(error.context(format!(
+                    "{} does not speak HTTP/1.1: {WRONG_PORT}",
+                    self.endpoint.url
+                )))
+            }
+            ready => ready.map(drop).context("an instance is not ready"),
         }
     }
 
@@ -102,6 +126,32 @@ impl<'a> Api<'a> {
             }
             started => started.map(drop),
         }
+        .map_err(|error| self.explained(error, "starts a sale", "--admin-token-file"))
+    }
+
+    /// Adds to a refusal what its status says of the port and of the token in this flag.
+    fn explained(&self, error: Error, does: &str, flag: &str) -> Error {
+        let url = &self.endpoint.url;
+        let why = match error.downcast_ref::<Refused>() {
+            Some(Refused { status, .. })
+                if matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
+            {
+                format!("who {does} at {url} needs a token: is {flag} missing or wrong?")
+            }
+            Some(Refused { kind, .. }) if matches!(&**kind, "not-found" | "method-not-allowed") => {
+                format!(
+                    "nobody {does} at {url}, the port for buyers: give the one of --admin-listen"
+                )
+            }
+            Some(Refused {
+                status: StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
+                kind,
+            }) if kind.is_empty() => {
+                format!("nobody {does} at {url}: {WRONG_PORT}")
+            }
+            _ => return error,
+        };
+        error.context(why)
     }
 
     /// The state of the item; `None` if it is not on sale.
@@ -110,9 +160,19 @@ impl<'a> Api<'a> {
     /// The service cannot be reached or refuses.
     pub(crate) async fn stock(&self) -> Result<Option<StockState>> {
         match self.get(&path_of("/stock", self.item, "")).await {
-            Err(error) if status(&error) == Some(StatusCode::NOT_FOUND) => Ok(None),
-            stock => stock.map(Some),
+            Err(error) if kind(&error) == Some("unknown-item") => Ok(None),
+            stock => stock.map(Some).map_err(|error| self.explained(error, "sells", "a token")),
         }
+    }
+
+    /// Checks that there is a ledger, and that it can be read.
+    ///
+    /// # Errors
+    /// The service cannot be reached or refuses.
+    pub(crate) async fn has_ledger(&self) -> Result<()> {
+        let page = self.get::<Page>(&path_of("/orders", self.item, "limit=1")).await;
+        let hint = "--shop-token-file";
+        page.map(drop).map_err(|error| self.explained(error, "reads the ledger", hint))
     }
 
     /// The whole ledger behind position `after`.
@@ -146,7 +206,9 @@ impl<'a> Api<'a> {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let request = self.endpoint.request(Method::GET, path);
+        let mut request = self.endpoint.request(Method::GET, path);
+        let token = self.token.map(|token| (header::AUTHORIZATION, token.clone()));
+        request.headers_mut().extend(token);
         let body = self.call(&request, ATTEMPTS).await?;
         let strange = "the service's answer is not what its interface promises";
         serde_json::from_slice(&body)
@@ -176,9 +238,12 @@ impl<'a> Api<'a> {
         if status.is_success() {
             return Ok(body);
         }
-        let Problem { r#type, title, detail } = Problem::read(&body);
+        let problem = Problem::read(&body);
+        let kind = problem.kind().to_owned();
+        let Problem { r#type, title, detail } = problem;
         let said = [detail, title, r#type].into_iter().find(|text| !text.is_empty());
-        Err(Error::msg(said.unwrap_or("no reason given".to_owned())).context(status))
+        let said = Error::msg(said.unwrap_or("no reason given".to_owned()));
+        Err(said.context(Refused { status, kind }))
     }
 }
 
@@ -190,7 +255,12 @@ pub(crate) fn path_of(path: &str, item: Option<&str>, query: &str) -> String {
 
 /// The status of the answer, if there was one.
 fn status(error: &Error) -> Option<StatusCode> {
-    error.downcast_ref().copied()
+    error.downcast_ref().map(|Refused { status, .. }| *status)
+}
+
+/// The type of the problem, if there was an answer.
+fn kind(error: &Error) -> Option<&str> {
+    error.downcast_ref().map(|Refused { kind, .. }| &**kind)
 }
 
 /// Whether a retry is worth it.

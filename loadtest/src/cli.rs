@@ -195,14 +195,23 @@ pub struct Args {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The admin token, which --stock and --return need unless the service is a demo.
+    /// The token of the shop's server, which confirms and reads the ledger; the admin token will do. A demo needs none.
+    #[arg(long, env = "FLASH_SALE_SHOP_TOKEN", value_name = "TOKEN", value_parser = bearer,
+          hide_env_values = true, conflicts_with = "shop_token_file")]
+    shop_token: Option<HeaderValue>,
+
+    /// File with the token of the shop's server, in its first line.
+    #[arg(long, value_name = "FILE", value_parser = bearer_in)]
+    shop_token_file: Option<HeaderValue>,
+
+    /// The admin token, which --stock needs unless the service is a demo.
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", value_parser = bearer,
           hide_env_values = true, conflicts_with = "admin_token_file")]
-    pub(crate) admin_token: Option<HeaderValue>,
+    admin_token: Option<HeaderValue>,
 
-    /// File with the admin token.
+    /// File with the admin token, in its first line.
     #[arg(long, value_name = "FILE", value_parser = bearer_in)]
-    pub(crate) admin_token_file: Option<HeaderValue>,
+    admin_token_file: Option<HeaderValue>,
 
     /// Time limit of one order, retries included, such as 30s or 500ms.
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = positive_duration)]
@@ -257,9 +266,15 @@ impl Args {
         self.requests.unwrap_or(if self.duration.is_some() { MOST_REQUESTS } else { 500 })
     }
 
-    /// The admin token.
-    pub(crate) fn token(&self) -> Option<&HeaderValue> {
+    /// The header of an operator, who may start a sale.
+    pub(crate) fn of_admin(&self) -> Option<&HeaderValue> {
         self.admin_token.as_ref().or(self.admin_token_file.as_ref())
+    }
+
+    /// The header of the shop's server, which confirms and reads the ledger.
+    pub(crate) fn of_shop(&self) -> Option<&HeaderValue> {
+        let own = self.shop_token.as_ref().or(self.shop_token_file.as_ref());
+        own.or_else(|| self.of_admin())
     }
 
     /// The time limit of one attempt; by default half of the order's, so that there is time to ask another
@@ -288,20 +303,21 @@ fn probe_path(path: &str) -> Result<String, String> {
     is_path.then(|| path.to_owned()).ok_or_else(|| "a path looks like /healthz".to_owned())
 }
 
-/// The header that carries the admin token `text`, which is kept out of debug output.
+/// The header that carries the token `text`, which is kept out of debug output.
 fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     let header = match text.trim() {
         "" => None,
         token => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
     };
-    let mut header = header.ok_or("an admin token is one line of visible characters")?;
+    let mut header = header.ok_or("a token is one line of visible characters")?;
     header.set_sensitive(true);
     Ok(header)
 }
 
 fn bearer_in(file: &str) -> Result<HeaderValue, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    bearer(&text).map_err(str::to_owned)
+    // a second line is the next token or the one before
+    bearer(text.trim().lines().next().unwrap_or_default()).map_err(str::to_owned)
 }
 
 fn positive_duration(text: &str) -> Result<Duration, &'static str> {
@@ -335,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Goal: each flag of a run and of `check` has a variable of its name, and the admin token that of the service.
+    /// Goal: each flag of a run and of `check` has a variable of its name, and the tokens those of the service.
     #[test]
     fn flags_have_variables() {
         let mut command = Cli::with_environment();
@@ -346,6 +362,7 @@ mod tests {
             (&command, "urls", "FLASH_SALE_LOADTEST_URLS"),
             (&command, "pay_late", "FLASH_SALE_LOADTEST_PAY_LATE"),
             (&command, "admin_token", "FLASH_SALE_ADMIN_TOKEN"),
+            (&command, "shop_token", "FLASH_SALE_SHOP_TOKEN"),
             (check, "longest_pause", "FLASH_SALE_LOADTEST_LONGEST_PAUSE"),
         ] {
             let found = command.get_arguments().find(|argument| argument.get_id() == flag);

@@ -43,7 +43,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     let endpoints = resolve(args).await?;
     for endpoint in &endpoints {
-        Api::new(endpoint, None).ready().await.context("an instance is not ready")?;
+        Api::new(endpoint, None, None).ready().await?;
     }
     let live = Arc::<Live>::default();
     tokio::select! {
@@ -132,7 +132,7 @@ async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) ->
     let mut failure = None;
     for endpoint in endpoints {
         let url = endpoint.url.clone();
-        let api = Api::new(endpoint, args.plan.item.as_deref());
+        let api = Api::new(endpoint, args.plan.item.as_deref(), args.of_shop());
         match api.stock().await {
             Ok(Some(_)) => apis.push((url, api)),
             Ok(None) => history.gone.push(url),
@@ -205,16 +205,20 @@ pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
 
 /// Starts the sale if asked to, and reads its state.
 async fn prepare(endpoint: &Endpoint, args: &Args) -> Result<StockState> {
-    let api = Api::new(endpoint, args.plan.item.as_deref());
+    let api = Api::new(endpoint, args.plan.item.as_deref(), args.of_shop());
     if let Some(stock) = args.stock {
         let hold = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
         // the service's own limit of an order is one unit
         let sale = json!({
             "stock": stock, "per_order": 1_000_000, "per_user": args.per_user, "hold_seconds": hold,
         });
-        let started = api.start_sale(&sale, args.token()).await;
-        started.context("the sale cannot be started; is --admin-token-file missing?")?;
+        let started = api.start_sale(&sale, args.of_admin()).await;
+        started.context("the sale cannot be started")?;
     }
     let before = api.stock().await.context("the sale's state cannot be read")?;
-    before.context("it is not on sale; start a sale with --stock")
+    let before = before.context("it is not on sale; start a sale with --stock")?;
+    if !args.plan.without_ledger {
+        api.has_ledger().await.context("the run could not be judged")?;
+    }
+    Ok(before)
 }

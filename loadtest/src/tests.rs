@@ -152,22 +152,42 @@ async fn a_caller_watches_and_gives_a_head_start() {
     assert_eq!((sold, sold_out), (20, 10));
 }
 
-/// Goal: the admin token opens a shop that asks for it, and its absence is explained.
+/// Goal: the tokens open a shop that asks for them, to start a sale, to confirm and to read the ledger. Before the first order,
+/// their absence is explained, and so is a wrong port.
 #[tokio::test(flavor = "multi_thread")]
-async fn admin_token_is_sent() {
-    let shop = Shop::open(Fault::AdminToken("let-me-in")).await;
-    let flags = "--requests 2 --stock 2";
-    let error = load(&shop, flags).await.expect_err("no token was given");
-    assert!(error.to_string().contains("is --admin-token-file missing?"), "{error}");
-
+async fn tokens_are_sent() {
+    let tokens = Fault::Tokens("I-sell", "I-am-admin");
+    let shop = Shop::open(tokens).await;
+    let flags = "--requests 20 --stock 20 --hold 1m --pay 1";
     let directory = tempfile::tempdir().expect("a directory for the token");
     let file = directory.path().join("token");
-    std::fs::write(&file, "let-me-in\n").expect("the directory is writable");
-    for token in [format!("-file {}", file.display()), " let-me-in".to_owned()] {
-        let with_token = format!("{flags} --admin-token{token}");
-        assert!(load(&shop, &with_token).await.expect("the token is right").pass);
+    std::fs::write(&file, "I-am-admin\nnext\n").expect("the directory is writable");
+    let by_file = &format!("--admin-token-file {}", file.display());
+    for tokens in
+        [by_file, "--admin-token I-am-admin --shop-token I-sell", "--admin-token I-am-admin"]
+    {
+        let report = load(&shop, &format!("{flags} {tokens}")).await.expect("the tokens are right");
+        assert!(report.pass, "{tokens}: {}", report.verdict);
     }
+    load(&shop, "--requests 2 --shop-token I-sell").await.expect("the sale goes on");
     assert!(Args::from_flags(["--admin-token", "", "http://127.0.0.1"]).is_err(), "an empty token");
+
+    for (fault, flags, said) in [
+        (tokens, "--stock 2", "is --admin-token-file missing"),
+        (tokens, "--stock 2 --shop-token I-sell", "is --admin-token-file missing"),
+        (tokens, "--requests 2", "is --shop-token-file missing"),
+        (Fault::ForBuyers, "--stock 2", "the port for buyers: give the one of --admin-listen"),
+        (Fault::Foreign, "--stock 2", "is it the port of an instance?"),
+        (Fault::Foreign, "", "is it the port of an instance?"),
+    ] {
+        let shop = if fault == tokens { &shop } else { &Shop::open(fault).await };
+        let error = load(shop, flags).await.err().map(|error| format!("{error:#}"));
+        let error = error.unwrap_or_default();
+        assert!(
+            error.contains(said) && error.contains(&shop.urls[0]),
+            "{fault:?} {flags}: {error}"
+        );
+    }
 }
 
 /// Goal: a service that is not ready, away, or has no sale is no run, with the reason.

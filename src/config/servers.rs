@@ -150,15 +150,29 @@ impl Servers {
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
     pub fn inventory(&self) -> Result<Inventory, InventoryError> {
+        let inventory = Inventory::new(self.redis_access(), InventoryOptions::default())?;
+        let count = u32::try_from(self.redis_replicas).unwrap_or(u32::MAX);
+        Ok(inventory.with_replicas(Replicas { count, timeout: self.redis_replica_timeout }))
+    }
+
+    /// Where etcd is, for messages.
+    pub fn etcd_place(&self) -> String {
+        format!("etcd at {}", self.etcd.join(","))
+    }
+
+    /// Where Redis is, for messages: without user and password.
+    pub fn redis_place(&self) -> String {
+        let flag = if self.redis_file.is_some() { "--redis-file" } else { "--redis" };
+        self.redis_access().place().unwrap_or_else(|| format!("the address of {flag}"))
+    }
+
+    fn redis_access(&self) -> RedisAccess {
         let address = match &self.redis_file {
             Some(file) => SecretSource::File(file.clone()),
             None => SecretSource::Text(self.redis.clone()),
         };
         let identity = self.redis_cert.clone().zip(self.redis_key.clone());
-        let access = RedisAccess { address, ca: self.redis_ca.clone(), identity };
-        let inventory = Inventory::new(access, InventoryOptions::default())?;
-        let count = u32::try_from(self.redis_replicas).unwrap_or(u32::MAX);
-        Ok(inventory.with_replicas(Replicas { count, timeout: self.redis_replica_timeout }))
+        RedisAccess { address, ca: self.redis_ca.clone(), identity }
     }
 }
 

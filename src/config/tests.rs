@@ -27,6 +27,22 @@ fn the_defaults() {
     let servers = given.expect("two addresses").servers;
     assert_eq!(servers.etcd, ["http://a:2379", "http://b:2379"]);
     assert_eq!(servers.lock_name, "/lock/");
+    let origins =
+        ["--allow-origin", "https://shop.example,http://127.0.0.1:3000", "--allow-origin"];
+    let given = parse(&[&origins[..], &["http://[::1]:8"]].concat()).expect("three origins");
+    assert_eq!(
+        given.allow_origin,
+        ["https://shop.example", "http://127.0.0.1:3000", "http://[::1]:8"]
+    );
+    let with_header = [&origins[..2], &["--user-header=x-user"]].concat();
+    let error = parse(&with_header).expect_err("a page sends no credentials");
+    assert!(error.contains("--user-header"), "{error}");
+    let given = parse(&["--trusted-proxy=10.0.0.0/8,::1"]).expect("two networks").proxies();
+    assert_eq!(
+        given.trusted.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.0.0.0/8", "::1/128"]
+    );
+    assert_eq!(given.header.expect("the default"), "x-forwarded-for");
 }
 
 /// Goal: the error about a wrong value says what is allowed.
@@ -52,6 +68,15 @@ fn wrong_values_get_a_message() {
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--admin-token", "", "at least one character"),
+        ("--allow-origin", "*", "as browsers send it"),
+        ("--allow-origin", "null", "as browsers send it"),
+        ("--allow-origin", "https://*.shop.example", "as browsers send it"),
+        ("--allow-origin", "https://shop.example/", "as browsers send it"),
+        ("--allow-origin", "https://shop.example:443", "as browsers send it"),
+        ("--allow-origin", "https://Shop.example", "as browsers send it"),
+        ("--allow-origin", "shop.example", "as browsers send it"),
+        ("--trusted-proxy", "10.0.0.0/33", "the length of its prefix"),
+        ("--proxy-header", "Forwarded", "addresses alone"),
         ("--admin-token", &"x".repeat(16 * 1024), "at most 15360 bytes"),
         ("--rate-limit", "20", "20/s or 100/m"),
         ("--rate-limit", "0/s", "20/s or 100/m"),
@@ -65,6 +90,7 @@ fn wrong_values_get_a_message() {
 fn secrets_are_not_shown() {
     let config = parse(&[
         "--redis=redis://:hidden@localhost",
+        "--shop-token=hidden",
         "--admin-token=hidden",
         "--etcd-user=root",
         "--etcd-password=hidden",
@@ -81,19 +107,51 @@ fn secrets_can_come_from_files() {
     let flag = format!("--admin-token-file={}", file.display());
     let mut config = parse(&[&flag]).expect("valid");
     config.read_files().expect("it can be read");
-    let read = config.admin_token().expect("there is one").read().expect("a file");
-    assert_eq!(read.expose(), "s3cret");
+    let tokens = || config.admin_token().expect("there is one").read_tokens().expect("a file");
+    assert_eq!(tokens(), [Secret::from("s3cret")]);
+    std::fs::write(&file, "s3cret\n\n n3xt \n").expect("it can be written");
+    assert_eq!(tokens(), [Secret::from("s3cret"), Secret::from("n3xt")]);
 
-    for (wrong, reason) in
-        [("x".repeat(16 * 1024), "at most 15360 bytes"), ("\n".to_owned(), "empty")]
-    {
+    for (wrong, reason) in [
+        (&*"x".repeat(16 * 1024), "at most 15360 bytes"),
+        ("\n", "empty"),
+        ("a\nb\nc\n", "more than two"),
+    ] {
         std::fs::write(&file, wrong).expect("it can be written");
         let error = parse(&[&flag]).expect("valid").read_files().expect_err(reason);
-        let shown = ErrorChain(&error).to_string();
+        let shown = ErrorChain(&*error).to_string();
         assert!(shown.contains("--admin-token-file") && shown.contains(reason), "{shown}");
     }
     let missing = format!("--redis-file={}", dir.path().join("none").display());
     let error = parse(&[&missing]).expect("valid").read_files().expect_err("missing");
     assert!(error.to_string().contains("--redis-file"), "{error}");
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
+}
+
+/// Goal: whoever has one token does not have the rights of another one.
+#[test]
+fn equal_tokens_end_the_start() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("it can be written");
+        path.display().to_string()
+    };
+    let flag = |role: &str, text| format!("--{role}-token-file={}", file(role, text));
+    for (shop, admin, peers, equal) in [
+        ("a\nb", "c\nd", "e", None),
+        ("a\nb", "c\nb", "e", Some("--shop-token-file and --admin-token-file")),
+        ("a\n a ", "c", "e", Some("--shop-token-file and --shop-token-file")),
+        ("a", "c\nd", "d", Some("--admin-token-file and --peer-token-file")),
+    ] {
+        let flags = [flag("shop", shop), flag("admin", admin), flag("peer", peers)];
+        let flags: Vec<_> =
+            flags.iter().map(|flag| &**flag).chain(["--peer-listen=[::1]:1"]).collect();
+        let read = parse(&flags).expect("valid").read_files();
+        let said = read.err().map(|error| error.to_string());
+        let is_said = said.as_deref().zip(equal).map(|(said, equal)| said.starts_with(equal));
+        assert_eq!((said.is_some(), is_said.unwrap_or(true)), (equal.is_some(), true), "{said:?}");
+    }
+    let texts = ["--shop-token=a", "--admin-token=a"];
+    parse(&texts).expect("valid").read_files().expect_err("they are equal");
 }

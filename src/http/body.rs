@@ -55,6 +55,22 @@ pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     })
 }
 
+/// What is wrong with an object of these fields, for a reason that [`object`] gave: the field, and what it may be.
+pub(super) fn explained(fields: &[(&str, &str)], reason: &str) -> String {
+    let of = |name: &str| fields.iter().find(|(field, _)| *field == name);
+    let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    if let Some((field, allowed)) = missing.and_then(of) {
+        return format!("`{field}` is missing: it is {allowed}");
+    }
+    let (path, why) = reason.split_once(": ").unwrap_or_default();
+    if let Some((field, allowed)) = of(path) {
+        return format!("`{field}` is {allowed} ({why})");
+    }
+    let all = fields.iter().map(|(field, allowed)| format!("`{field}` ({allowed})"));
+    let all: Vec<_> = all.collect();
+    format!("{reason}: the body is a JSON object with {}", all.join(", "))
+}
+
 /// Refuses a body in a call that takes none: it would be ignored.
 ///
 /// # Errors

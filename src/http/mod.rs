@@ -20,8 +20,10 @@
 //! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
 //! Errors are in [`problem`]. An [`Extension`] adds routes.
 
+mod access;
 pub mod body;
 mod client_io;
+mod cross_origin;
 mod events;
 mod lock;
 mod metrics;
@@ -49,15 +51,17 @@ pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
 pub use events::stale_batch;
 pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use requests::{X_REQUEST_ID, current_id};
-pub use state::{AppState, Extension, HttpOptions};
+pub use state::{AppState, Extension, HttpOptions, OperatorsPort};
 
 use crate::inventory::Action;
+use cross_origin::CrossOrigin;
 use problem::{Problem, ProblemType};
 use requests::Traffic;
 
 /// All routes of an instance.
 pub fn router(state: Arc<AppState>) -> Router {
-    let (extension, traffic) = (state.options.extension.clone(), Arc::clone(&state.traffic));
+    let extension = state.options.extension.clone();
+    let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
     let long = Router::new()
         .route("/orders", get(orders::list))
         .route("/", get(async || page::file("index.html")))
@@ -78,13 +82,13 @@ pub fn router(state: Arc<AppState>) -> Router {
         Some(extension) => routes.merge(extension.routes()),
         None => routes,
     };
-    observed(routes, traffic)
+    observed(routes, traffic, others)
 }
 
 /// The routes for buyers, where operators have a separate port.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
-    let traffic = Arc::clone(&state.traffic);
-    observed(for_buyers(&state).with_state(state), traffic)
+    let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
+    observed(for_buyers(&state).with_state(state), traffic, others)
 }
 
 fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
@@ -107,13 +111,14 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
 /// Adds what every route needs: problems for unknown paths and methods, for a request that [`server::serve`] refuses and after a
 /// panic; an id and a span for each request.
 pub fn with_defaults(routes: Router) -> Router {
-    observed(routes, Arc::default())
+    observed(routes, Arc::default(), None)
 }
 
-/// The same, and counts the answers in `traffic`.
-fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
+/// The same, and counts the answers in `traffic`, and lets pages of `others` order.
+fn observed(routes: Router, traffic: Arc<Traffic>, others: Option<Arc<CrossOrigin>>) -> Router {
     let routes = routes.fallback(no_such_path);
-    requests::observed(routes.method_not_allowed_fallback(async || no_such_method()), traffic)
+    let routes = routes.method_not_allowed_fallback(async || no_such_method());
+    requests::observed(routes, traffic, others)
 }
 
 async fn no_such_path() -> Problem {

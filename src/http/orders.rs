@@ -13,6 +13,7 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use super::access::Role;
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::reduce::{answer, named_order, prefers};
@@ -132,6 +133,7 @@ pub(super) async fn list(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
+    app.require(Role::Shop, &headers)?;
     let PageParams { item, after, limit, sale, wait } = params::parse(&uri)?;
     let item = params::item(item.as_deref())?;
     let from = position(sale.as_deref(), after.as_deref())?;

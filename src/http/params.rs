@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::cross_origin::Allowed;
 use super::problem::{Problem, ProblemType};
 use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
 use crate::logging::is_invisible;
@@ -164,12 +165,14 @@ const AHEAD: [HeaderName; 4] = [
     HeaderName::from_static("x-moz"),
 ];
 
-/// Refuses requests that a browser sends from a page of another site, or that its user did not ask for: ahead of time, or for a
+/// Refuses requests that a browser sends from a page of another site, unless its origin is allowed, or that its user did not ask for: ahead of time, or for a
 /// part of a page, such as an image.
 ///
 /// # Errors
 /// `cross-site` or `unintended`.
-pub(super) fn check_intent(Parts { method, headers, .. }: &Parts) -> Result<(), Problem> {
+pub(super) fn check_intent(
+    Parts { method, headers, extensions, .. }: &Parts,
+) -> Result<(), Problem> {
     let mut uses = headers.get_all("sec-fetch-dest").iter();
     let is_part = *method == Method::GET
         && uses.any(|used| !matches!(used.as_bytes(), b"document" | b"empty"));
@@ -178,7 +181,8 @@ pub(super) fn check_intent(Parts { method, headers, .. }: &Parts) -> Result<(), 
         return Err(Problem::new(ProblemType::UNINTENDED, detail));
     }
     let mut sites = headers.get_all("sec-fetch-site").iter();
-    if sites.any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
+    let is_allowed = extensions.get::<Allowed>().is_some();
+    if !is_allowed && sites.any(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site")) {
         let detail = "the request comes from a page of another site: nothing was done";
         return Err(Problem::new(ProblemType::CROSS_SITE, detail));
     }

@@ -78,8 +78,8 @@ problem_types! {
     BAD_PARAMETER "bad-parameter" BAD_REQUEST None, "A query parameter is unknown, repeated or invalid";
     BAD_BODY "bad-body" BAD_REQUEST None, "The body is not what this call takes";
     BAD_REQUEST "bad-request" BAD_REQUEST None, "The head of the request violates HTTP/1.1";
-    TOKEN_REQUIRED "token-required" UNAUTHORIZED None, "The call requires the admin token as a bearer token";
-    NOT_ALLOWED "not-allowed" FORBIDDEN None, "This instance has no admin token, so the call is off";
+    TOKEN_REQUIRED "token-required" UNAUTHORIZED None, "The call requires a token of the instance, as a bearer token";
+    NOT_ALLOWED "not-allowed" FORBIDDEN None, "This instance has no token for the call, so it is off; or the token does not permit it";
     CROSS_SITE "cross-site" FORBIDDEN None, "The call comes from a page of another site";
     UNINTENDED "unintended" FORBIDDEN None, "A browser sent the call ahead of its user, or for a part of a page";
     NOT_FOUND "not-found" NOT_FOUND None, "There is nothing at this path";

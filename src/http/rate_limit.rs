@@ -3,17 +3,19 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, HeaderName};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use ipnet::IpNet;
 use tokio::time::Instant;
 
 use super::problem::{Problem, ProblemType};
-use super::state::AppState;
+use super::state::{AppState, OperatorsPort};
 
 /// The number of buckets, of eight bytes each.
 const BUCKETS: usize = 1 << 20;
@@ -45,7 +47,7 @@ pub(super) struct RateLimit {
 enum Client<'a> {
     /// The user whom the gateway names.
     User(&'a [u8]),
-    /// The address of the connection.
+    /// The address of the connection, or what a trusted proxy tells.
     Host(IpAddr),
     Unknown,
 }
@@ -69,17 +71,66 @@ impl RateLimit {
     }
 }
 
-/// Marks requests at the operators' port, which has no limit: the shop's server confirms there for all buyers.
-#[derive(Clone)]
-pub struct Unlimited;
+/// The proxies that clients come through.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// Their addresses.
+    pub trusted: Vec<IpNet>,
+    /// The header to which each adds the address that it saw; the only one that is read, since a proxy passes others on as the
+    /// client wrote them.
+    pub header: Option<HeaderName>,
+}
+
+impl Proxies {
+    /// The address of the client that sends these headers through `peer`: from the right, the first one that is no trusted
+    /// proxy's. If that one cannot be read, the peer's.
+    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let is_trusted = |address: &IpAddr| self.trusted.iter().any(|net| net.contains(address));
+        let Some(header) = self.header.as_ref().filter(|_| is_trusted(&peer)) else { return peer };
+        let mut client = peer;
+        for value in headers.get_all(header).iter().rev() {
+            for address in value.as_bytes().rsplit(|byte| *byte == b',') {
+                let address = str::from_utf8(address).ok().and_then(|text| address_in(text.trim()));
+                match address {
+                    Some(address) if is_trusted(&address) => client = address,
+                    found => return found.unwrap_or(peer),
+                }
+            }
+        }
+        client
+    }
+
+    /// Warns at the first sign that clients come through a proxy that is not trusted, and so share one limit.
+    fn warn(&self, headers: &HeaderMap) {
+        static IS_WARNED: AtomicBool = AtomicBool::new(false);
+        if let Some(header) = self.header.as_ref().filter(|_| self.trusted.is_empty())
+            && headers.contains_key(header)
+            && !IS_WARNED.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "requests have the header {header}, so they come through a proxy: all its clients share one \
+                 --rate-limit. Name its address with --trusted-proxy"
+            );
+        }
+    }
+}
+
+/// An address as proxies write it: some add the port, and then IPv6 is in brackets.
+fn address_in(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().or_else(|_| text.parse().map(|with: SocketAddr| with.ip()));
+    address.ok().map(|address: IpAddr| address.to_canonical())
+}
 
 fn client_of<'a>(app: &AppState, request: &'a Request) -> Client<'a> {
-    let user = app.options.user_header.as_ref().and_then(|name| request.headers().get(name));
-    if let Some(user) = user {
+    let headers = request.headers();
+    if let Some(user) = app.options.user_header.as_ref().and_then(|name| headers.get(name)) {
         return Client::User(user.as_bytes());
     }
+    let proxies = &app.options.proxies;
+    proxies.warn(headers);
     let peer = request.extensions().get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip());
-    match peer.map(|peer| peer.to_canonical()) {
+    match peer.map(|peer| proxies.client(peer.to_canonical(), headers)) {
         // a host may use all addresses of its /64 network
         Some(IpAddr::V6(host)) => {
             Client::Host(Ipv6Addr::from_bits(host.to_bits() >> 64 << 64).into())
@@ -101,7 +152,9 @@ pub(super) fn limited(
 }
 
 async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
-    let is_limited = request.extensions().get::<Unlimited>().is_none();
+    let is_operators = request.extensions().get::<OperatorsPort>().is_some();
+    // the shop's server confirms for all buyers
+    let is_limited = !is_operators && !matches!(app.access.role(request.headers()), Ok(Some(_)));
     let limit = app.rate_limit.as_ref().filter(|_| is_limited);
     if limit.is_some_and(|limit| !limit.admits(&client_of(&app, &request))) {
         let detail = "this client sends too many orders: nothing was taken, retry later";
@@ -115,6 +168,38 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    /// Goal: a client cannot choose its address: only what trusted proxies added counts, and of two headers only one.
+    #[test]
+    fn the_client_is_whom_the_last_trusted_proxy_saw() {
+        let trusted =
+            ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"].map(|net| net.parse().expect(net));
+        let header = Some(HeaderName::from_static("x-forwarded-for"));
+        let proxies = Proxies { trusted: trusted.into(), header };
+        for (peer, lines, client) in [
+            ("203.0.113.9", &["198.51.100.1"][..], "203.0.113.9"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
+            ("10.0.0.1", &["1.1.1.1, 198.51.100.1,192.0.2.1 , 10.9.9.9"], "198.51.100.1"),
+            ("10.0.0.1", &["1.1.1.1", "198.51.100.1, 10.2.2.2", "192.0.2.1"], "198.51.100.1"),
+            ("10.0.0.1", &["what a client wrote, 198.51.100.1"], "198.51.100.1"),
+            ("10.0.0.1", &["198.51.100.1, unknown"], "10.0.0.1"),
+            ("10.0.0.1", &["198.51.100.1, nobody, 10.2.2.2"], "10.0.0.1"),
+            ("10.0.0.1", &["198.51.100.1,"], "10.0.0.1"),
+            ("10.0.0.1", &["10.3.3.3, 10.2.2.2"], "10.3.3.3"),
+            ("10.0.0.1", &["198.51.100.1:4711"], "198.51.100.1"),
+            ("10.0.0.1", &["[2001:db9::1]:4711"], "2001:db9::1"),
+            ("2001:db8::1", &["::ffff:198.51.100.1, [2001:db8::2]"], "198.51.100.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("forwarded", "for=203.0.113.7".parse().expect("a value"));
+            for line in lines {
+                headers.append("x-forwarded-for", line.parse().expect("a value"));
+            }
+            let found = proxies.client(peer.parse().expect("an address"), &headers);
+            assert_eq!(found.to_string(), client, "{peer} {lines:?}");
+        }
+    }
 
     /// Goal: a burst passes, then the rate; each client has its own. However many clients come, each stays limited, and few
     /// others share a limit with them (governor#171: a store of clients without a bound).

@@ -11,10 +11,10 @@ use axum::response::{IntoResponse, Response};
 use fenced_lock::Token;
 use serde::{Deserialize, Serialize};
 
+use super::access::Role;
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::stock::check_admin;
 use super::{body, params, reply};
 use crate::inventory::{
     Accepted, Action, Event, InventoryError, Item, Order, OrderId, Outcome, Quantity, Timestamp,
@@ -72,7 +72,7 @@ pub(super) async fn reduce(
         id: id.map_or_else(|| Ok(OrderId::random()), |id| params::order_id(&id))?,
         item: params::item(item.as_deref())?,
         quantity: params::quantity(quantity.as_deref())?,
-        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: app.buyer(&head.headers, user.as_deref())?,
         action: Action::Reserve,
     };
     body::refuse(content).await?;
@@ -133,12 +133,12 @@ pub(super) fn named_order(
         id: params::order_id(&id)?,
         item: params::item(item.as_deref())?,
         quantity: Quantity::ONE,
-        user: params::user(app.options.user_header.as_ref(), &head.headers, user.as_deref())?,
+        user: app.buyer(&head.headers, user.as_deref())?,
         action,
     })
 }
 
-/// Confirms or cancels the order; or takes it back, which only an operator may.
+/// Confirms or cancels the order, or takes it back.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     id: Named,
@@ -146,9 +146,9 @@ pub(super) async fn change(
     action: Action,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    match action {
-        Action::Return => check_admin(&app, &head)?,
-        _ => params::check_intent(&head)?,
+    params::check_intent(&head)?;
+    if matches!(action, Action::Confirm | Action::Return) {
+        app.require(Role::Shop, &head.headers)?;
     }
     let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;

@@ -16,7 +16,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::cross_origin::CrossOrigin;
 use super::problem::Problem;
+use super::state::OperatorsPort;
 
 /// The header with the id of a request.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -54,16 +56,25 @@ impl Traffic {
 }
 
 /// Adds all of this to the routes.
-pub(super) fn observed(routes: Router, traffic: Arc<Traffic>) -> Router {
+pub(super) fn observed(
+    routes: Router,
+    traffic: Arc<Traffic>,
+    others: Option<Arc<CrossOrigin>>,
+) -> Router {
+    let observe = move |request, next| observe(Arc::clone(&traffic), others.clone(), request, next);
     routes.layer((
-        from_fn(move |request, next| observe(Arc::clone(&traffic), request, next)),
+        from_fn(observe),
         CatchPanicLayer::custom(after_panic as fn(Box<dyn Any + Send>) -> Response),
     ))
 }
 
-/// Answers a request under its id, in a span. A request that the server refused has a [`Problem`] as an extension, and no handler
-/// sees it.
-async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Response {
+/// Answers a request under its id, in a span. `others` are the origins whose pages may order, at the buyers' port.
+async fn observe(
+    traffic: Arc<Traffic>,
+    others: Option<Arc<CrossOrigin>>,
+    request: Request,
+    next: Next,
+) -> Response {
     // tower-http's layers for ids accept any id, and add a quarter to the instructions of an order on its way to the handler
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
@@ -71,13 +82,12 @@ async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Res
     #[cfg(feature = "otel")]
     crate::logging::otel::continue_trace(&span, request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let refusal = request.extensions_mut().remove::<Problem>();
-    // boxed: it is large, and each future around it would contain it
-    let answered = Box::pin(next.run(request));
+    let others = others.filter(|_| request.extensions().get::<OperatorsPort>().is_none());
     let answer = async {
-        let answer = match refusal {
-            Some(problem) => problem.into_response(),
-            None => answered.await,
+        // boxed: they are large, and each future around them would contain them
+        let answer = match others {
+            Some(others) => Box::pin(others.call(request, next)).await,
+            None => Box::pin(refused_or(request, next)).await,
         };
         tracing::debug!(status = answer.status().as_u16(), "answered");
         answer
@@ -89,6 +99,14 @@ async fn observe(traffic: Arc<Traffic>, mut request: Request, next: Next) -> Res
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
+}
+
+/// The answer of the routes. A request that the server refused has a [`Problem`] as an extension, and no handler sees it.
+pub(super) async fn refused_or(mut request: Request, next: Next) -> Response {
+    match request.extensions_mut().remove::<Problem>() {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    }
 }
 
 /// Tells the client only that there was a fault; the log has the panic's message.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::params::Named;
 use super::problem::Problem;
 use super::state::AppState;
-use super::stock::{StockView, check_admin};
+use super::stock::StockView;
 use super::{params, reply};
 use crate::inventory::{InventoryError, Sales};
 use crate::sale::SaleError;
@@ -33,7 +33,7 @@ pub(super) async fn delete(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    check_admin(&app, &head)?;
+    app.require_admin(&head)?;
     let item = params::only_item(&head.uri)?;
     let id = params::sale_id(&params::named(id))?;
     app.sale.forget(&item, &id).await?;

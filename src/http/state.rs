@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
-use axum::http::HeaderName;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
+use super::access::Access;
+use super::cross_origin::CrossOrigin;
 use super::events::Events;
 use super::probes::Readiness;
 use super::problem::Problem;
-use super::rate_limit::{Rate, RateLimit};
+use super::rate_limit::{Proxies, Rate, RateLimit};
 use super::requests::Traffic;
 use crate::sale::Sale;
 use crate::secret::SecretSource;
@@ -20,23 +22,37 @@ use crate::throttle::Pace;
 /// The parts of an instance besides its sale.
 #[derive(Clone, Default)]
 pub struct HttpOptions {
-    /// The token that permits to start or delete a sale. Without it, nobody may.
+    /// The tokens of the shop's server, which confirms and reads the ledger.
+    pub shop_token: Option<SecretSource>,
+    /// The tokens of operators, who may do everything.
     pub admin_token: Option<SecretSource>,
     /// The limit on the orders of one client.
     pub rate_limit: Option<Rate>,
     /// The header in which the gateway names the buyer.
     pub user_header: Option<HeaderName>,
+    /// The proxies that say for whom they send a request.
+    pub proxies: Proxies,
+    /// The origins whose pages may order, as browsers write them.
+    pub allow_origins: Vec<HeaderValue>,
     /// The most clients that wait for events.
     pub watchers: usize,
     /// Further routes.
     pub extension: Option<Arc<dyn Extension>>,
 }
 
+/// Marks requests at the operators' port: they have no limit, since the shop's server confirms there for all buyers, and no pages
+/// of other origins send them.
+#[derive(Clone)]
+pub struct OperatorsPort;
+
 /// The state that the handlers of one instance share.
 pub struct AppState {
     pub(super) sale: Sale,
+    pub(super) access: Access,
     pub(super) options: HttpOptions,
     pub(super) rate_limit: Option<RateLimit>,
+    /// The other origins whose pages may order.
+    pub(super) cross_origin: Option<Arc<CrossOrigin>>,
     pub(super) events: Events,
     pub(super) traffic: Arc<Traffic>,
     /// Paces the reads of queues in etcd, which the lock needs as well.
@@ -50,6 +66,8 @@ impl AppState {
     /// The state of an instance that sells with `sale`.
     pub fn new(sale: Sale, options: HttpOptions) -> Self {
         Self {
+            access: Access::new(&options),
+            cross_origin: CrossOrigin::new(&options.allow_origins).map(Arc::new),
             events: Events::new(sale.inventory(), options.watchers),
             traffic: Arc::default(),
             rate_limit: options.rate_limit.map(RateLimit::new),
@@ -78,7 +96,7 @@ pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start or delete a sale. This replaces the check of the admin token.
+    /// Whether this request may start or delete a sale. Such an instance checks no token, for any call.
     ///
     /// # Errors
     /// The request may not do this.

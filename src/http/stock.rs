@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -44,6 +43,17 @@ struct SaleBody {
     ends_at: Option<Timestamp>,
 }
 
+/// The fields of a [`SaleBody`], and what each may be.
+const FIELDS: [(&str, &str); 7] = [
+    ("stock", "a whole number from 0 to 1000000000000"),
+    ("sale", "an id in quotes, of 1 to 64 letters, digits, dots, - and _"),
+    ("per_order", "a whole number from 1 to 1000000"),
+    ("per_user", "a whole number from 1 to 1000000"),
+    ("hold_seconds", "a whole number from 1 to 86400"),
+    ("starts_at", "a time in quotes, such as \"2026-11-27T08:00:00Z\""),
+    ("ends_at", "a time in quotes, such as \"2026-11-28T00:00:00Z\""),
+];
+
 /// The state of an item.
 pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
@@ -57,21 +67,15 @@ pub(super) async fn start(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    check_admin(&app, &head)?;
+    app.require_admin(&head)?;
     let item = params::only_item(&head.uri)?;
     let content = body::read(content).await?;
     let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
-    let form = |reason: &str| {
-        let most = Inventory::MAX_UNITS;
-        bad(format!(
-            "{reason}; the body is a JSON object such as {{\"stock\":300}}, with a whole number from 0 to {most}; besides, \
-             it may have sale, per_order, per_user, hold_seconds, starts_at and ends_at (2026-11-27T08:00:00Z)"
-        ))
-    };
-    let body: SaleBody = body::object(&content).map_err(|reason| form(&reason))?;
+    let body: SaleBody =
+        body::object(&content).map_err(|reason| bad(body::explained(&FIELDS, &reason)))?;
     let SaleBody { stock, sale, per_order, per_user, hold_seconds, starts_at, ends_at } = body;
     if stock > Inventory::MAX_UNITS {
-        return Err(form("stock: too many units"));
+        return Err(bad(body::explained(&FIELDS, &format!("stock: {stock}"))));
     }
     let in_header = params::idempotency_key(&head.headers, ProblemType::BAD_SALE_ID)?;
     if in_header.is_some() && sale.is_some() && in_header != sale {
@@ -124,40 +128,4 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
         }
     }
     Ok(Some(ids).filter(|ids| !ids.is_empty()).map(Replaces::AnyOf))
-}
-
-/// Checks a request to start or delete a sale: it must have the admin token of this instance, and must not come from a page of
-/// another site. Without an admin token, every such request is refused.
-///
-/// # Errors
-/// `token-required`, `not-allowed`, `cross-site` or `unintended`; `internal` if the token cannot be read.
-pub(super) fn check_admin(app: &AppState, head: &Parts) -> Result<(), Problem> {
-    if let Some(extension) = &app.options.extension {
-        extension.check_start(head)?;
-        return params::check_intent(head);
-    }
-    let Some(token) = &app.options.admin_token else {
-        let detail = "this instance has no admin token: restart it with --admin-token-file or FLASH_SALE_ADMIN_TOKEN";
-        return Err(Problem::new(ProblemType::NOT_ALLOWED, detail));
-    };
-    let required = || {
-        let detail = "send the admin token of this instance as `Authorization: Bearer <token>`";
-        Problem::new(ProblemType::TOKEN_REQUIRED, detail)
-    };
-    let sent = bearer(&head.headers).ok_or_else(required)?;
-    let token = token.read().map_err(|error| {
-        tracing::error!(%error, "cannot read the admin token");
-        Problem::new(ProblemType::INTERNAL, "the admin token cannot be read: the log has the cause")
-    })?;
-    if !token.matches(sent) {
-        return Err(required());
-    }
-    params::check_intent(head)
-}
-
-/// The bearer token. The case of the scheme's name does not matter (RFC 9110, section 11.1).
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked("bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

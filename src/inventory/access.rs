@@ -177,6 +177,11 @@ impl RedisAccess {
         Target::parse(address.expose()).map_err(invalid)
     }
 
+    /// Where the servers are, without user and password; `None` if the address is not valid.
+    pub fn place(&self) -> Option<String> {
+        self.target().ok().map(|target| target.to_string())
+    }
+
     /// A client for the next connection to `node`, with the present content of the files.
     pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
         // with RESP3 the client reports a broken connection at once, not only at its next use

@@ -153,13 +153,15 @@ impl Terms {
     /// # Errors
     /// The rule that is broken.
     pub fn check(&self) -> Result<(), &'static str> {
-        let within =
-            |value: Option<u32>, most| value.is_none_or(|value| (1..=most).contains(&value));
-        if !within(self.per_order, Self::MAX_LIMIT) || !within(self.per_user, Self::MAX_LIMIT) {
-            return Err("`per_order` and `per_user` are whole numbers from 1 to 1000000");
-        }
-        if !within(self.hold_seconds, Self::MAX_HOLD_SECONDS) {
-            return Err("`hold_seconds` is a whole number from 1 to 86400");
+        let (limit, hold) = (Self::MAX_LIMIT, Self::MAX_HOLD_SECONDS);
+        for (value, most, rule) in [
+            (self.per_order, limit, "`per_order` is a whole number from 1 to 1000000"),
+            (self.per_user, limit, "`per_user` is a whole number from 1 to 1000000"),
+            (self.hold_seconds, hold, "`hold_seconds` is a whole number from 1 to 86400"),
+        ] {
+            if value.is_some_and(|value| !(1..=most).contains(&value)) {
+                return Err(rule);
+            }
         }
         if self.starts_at.zip(self.ends_at).is_some_and(|(starts, ends)| starts >= ends) {
             return Err("`ends_at` is later than `starts_at`");

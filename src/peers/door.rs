@@ -57,11 +57,11 @@ impl Doorkeeper {
         let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         // the file is not read for who shows none
         if let Some(sent) = sent.and_then(|sent| sent.strip_prefix(b"Bearer ")) {
-            let token = token.read().map_err(|error| {
+            let tokens = token.read_tokens().map_err(|error| {
                 tracing::error!(%error, "cannot read the token of the peers");
                 StatusCode::UNAUTHORIZED
             })?;
-            if token.matches(sent) {
+            if tokens.iter().any(|token| token.matches(sent)) {
                 return Ok(());
             }
         }

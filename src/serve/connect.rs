@@ -28,7 +28,8 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
     let etcd = etcd(config)?;
     let options = SaleOptions { etcd: Some(Arc::clone(&etcd)), ..config.sale_options(port) };
     let inventory = inventory(config).await?;
-    let sessions = lock_sessions(config, &options.instance, etcd).await?;
+    let place = config.servers.etcd_place();
+    let sessions = lock_sessions(config, &options.instance, etcd, &place).await?;
     tokio::spawn(warn_of_members(config.servers.etcd_options()?));
     Ok(Sale::guarded(inventory, sessions, options))
 }
@@ -38,13 +39,15 @@ pub(super) async fn sale(config: &Config, port: u16) -> Result<Sale, BoxError> {
 /// # Errors
 /// A permanent error.
 pub async fn inventory(config: &Config) -> Result<Inventory, BoxError> {
+    let place = config.servers.redis_place();
+    let refused = |error| refused(&format!("Redis at {place}"), &error);
     let inventory = config.servers.inventory().map_err(refused)?;
     match inventory.ping().await {
         Ok(()) => {}
         Err(error) if error.is_wrong_server() => return Err(refused(error)),
         Err(error) => tracing::warn!(
             error = &error as &dyn Error,
-            "the store does not answer yet: not ready until it does (its address begins with rediss:// if it \
+            "Redis at {place} does not answer yet: not ready until it does (its address begins with rediss:// if it \
              expects TLS)"
         ),
     }
@@ -57,10 +60,11 @@ pub async fn inventory(config: &Config) -> Result<Inventory, BoxError> {
 /// # Errors
 /// A permanent error.
 pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, BoxError> {
+    let refused = |error| refused(&config.servers.etcd_place(), &error);
     EtcdBackend::new(config.servers.etcd_options()?).map(Arc::new).map_err(refused)
 }
 
-/// The lock sessions of `config` on this lock service, for the instance of this name.
+/// The lock sessions of `config` on this lock service, for the instance of this name. `place` is the service, for messages.
 ///
 /// # Errors
 /// A permanent error.
@@ -68,6 +72,7 @@ pub async fn lock_sessions(
     config: &Config,
     instance: &str,
     backend: Arc<dyn Backend<Token = Token>>,
+    place: &str,
 ) -> Result<SessionKeeper, BoxError> {
     let session_options = SessionOptions::new(config.lock_ttl).label(instance);
     let sessions = SessionKeeper::start(backend, session_options);
@@ -80,9 +85,9 @@ pub async fn lock_sessions(
     }
     match timeout(FIRST_SESSION_TIMEOUT, sessions.session()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => return Err(refused(error)),
+        Ok(Err(error)) => return Err(refused(place, &error)),
         Err(_) => tracing::warn!(
-            "etcd does not answer yet: not ready until it does (its address begins with https:// if it expects TLS)"
+            "{place} does not answer yet: not ready until it does (its address begins with https:// if it expects TLS)"
         ),
     }
     Ok(sessions)
@@ -183,8 +188,8 @@ async fn warn_of_weak_settings(inventory: Inventory) {
     }
 }
 
-fn refused(error: impl Error + 'static) -> BoxError {
-    format!("cannot connect: {}", ErrorChain(&error)).into()
+fn refused(place: &str, error: &(dyn Error + 'static)) -> BoxError {
+    format!("cannot connect to {place}: {}", ErrorChain(error)).into()
 }
 
 #[cfg(test)]

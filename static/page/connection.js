@@ -1,4 +1,5 @@
 // The stream of events. After a break: say so, and reconnect.
+// `fetch` reads it, since an EventSource cannot send a token.
 
 /** There are two messages a second. After this much silence the figures count as old. */
 const LATE_MS = 1500;
@@ -9,11 +10,14 @@ const LOOK_MS = 1000;
 export class Connection {
   #url;
   #on;
-  #source = null;
+  /** Ends the stream; null while there is none. */
+  #stream = null;
+  #token = null;
   #openedAt = 0;
   #heardAt = null;
   #isLive = false;
-  #isUnsold = false;
+  /** The status of the last refusal. */
+  #refused = null;
 
   /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
@@ -23,42 +27,66 @@ export class Connection {
     setInterval(() => this.#look(), LOOK_MS);
   }
 
-  #open() {
+  /** Shows this token from now on. It stays in memory. */
+  show(token) {
+    this.#token = token;
+    this.#refused = null;
+    if (!this.#stream) this.#open();
+  }
+
+  get #needsToken() {
+    return this.#refused === 401 || this.#refused === 403;
+  }
+
+  async #open() {
     this.#openedAt = Date.now();
-    this.#source = new EventSource(this.#url);
-    const receive = ({ data }) => {
-      this.#heardAt = Date.now();
-      this.#isUnsold = false;
-      if (!this.#isLive) this.#on.status({ state: "live" });
-      this.#isLive = true;
-      this.#on.message(JSON.parse(data));
-    };
-    for (const kind of ["snapshot", "change"]) this.#source.addEventListener(kind, receive);
-    // EventSource reconnects by itself only after some errors, this page after all of them
-    this.#source.onerror = () => this.#close();
+    this.#stream = new AbortController();
+    const headers = this.#token === null ? {} : { authorization: `Bearer ${this.#token}` };
+    try {
+      const answer = await fetch(this.#url, { headers, cache: "no-store", signal: this.#stream.signal });
+      this.#refused = answer.ok ? null : answer.status;
+      if (answer.ok) await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+    } catch {
+      // it broke, or it was silent
+    }
+    this.#stream = null;
+    this.#lose();
+  }
+
+  /** Reads messages, which end with an empty line each, to the end of the stream. */
+  async #read(stream) {
+    let text = "";
+    for (;;) {
+      const { value, done } = await stream.read();
+      if (done) return;
+      const messages = (text + value).split("\n\n");
+      text = messages.pop();
+      for (const message of messages) {
+        const data = message.split("\n").find((line) => line.startsWith("data: "));
+        if (data) this.#receive(JSON.parse(data.slice("data: ".length)));
+      }
+    }
+  }
+
+  #receive(message) {
+    this.#heardAt = Date.now();
+    if (!this.#isLive) this.#on.status({ state: "live" });
+    this.#isLive = true;
+    this.#on.message(message);
   }
 
   #look() {
     const now = Date.now();
-    if (!this.#source) this.#open();
-    else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#close();
+    if (!this.#stream) {
+      if (!this.#needsToken) this.#open();
+    } else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#stream.abort();
     else if (this.#heardAt && now - this.#heardAt > LATE_MS) this.#lose();
   }
 
   /** Reports the loss. Messages that arrive later are accepted. */
   #lose() {
     this.#isLive = false;
-    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold: this.#isUnsold });
-  }
-
-  async #close() {
-    this.#source.close();
-    this.#source = null;
-    this.#lose();
-    // EventSource does not say why it was refused. An item has a stream only after its first sale has started
-    const answer = await fetch(this.#url, { method: "HEAD" }).catch(() => null);
-    if (this.#isLive) return;
-    this.#isUnsold = answer?.status === 404;
-    this.#lose();
+    // an item has a stream only after its first sale has started
+    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold: this.#refused === 404, needsToken: this.#needsToken });
   }
 }

@@ -11,7 +11,7 @@ import { Stage } from "../stage/stage.js";
 const known = {
   /** The newest message, or null before the first one. */
   now: null,
-  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold }`. */
+  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold, needsToken }`. */
   link: { state: "connecting" },
   heardAt: 0,
   /** The server's clock. It stands still while the connection is lost: nothing is known of that time. */
@@ -49,7 +49,7 @@ function show() {
 }
 
 show();
-new Connection(`events${location.search}`, {
+const connection = new Connection(`events${location.search}`, {
   message(now) {
     Object.assign(known, { now, heardAt: Date.now() });
     show();
@@ -58,4 +58,10 @@ new Connection(`events${location.search}`, {
     known.link = link;
     show();
   },
+});
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  connection.show(byId("token").value.trim());
+  byId("token").value = "";
 });

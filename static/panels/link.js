@@ -17,7 +17,8 @@ export function showLink({ link, now }) {
   });
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 
-  byId("lost").hidden = !isLost || link.isUnsold;
+  byId("lost").hidden = !isLost || link.isUnsold || link.needsToken;
+  byId("token-form").hidden = !link.needsToken;
   const other = now?.demo?.instances.find(({ here, up, url }) => !here && up && isReachable(url));
   const elsewhere = byId("elsewhere");
   elsewhere.hidden = !other;
@@ -36,9 +37,10 @@ export function showLink({ link, now }) {
 /** Instances may know each other by names that this browser cannot resolve, such as those of containers. */
 const isReachable = (url) => URL.canParse(url) && new URL(url).hostname === location.hostname;
 
-function words({ state, isUnsold }, instance, now) {
+function words({ state, isUnsold, needsToken }, instance, now) {
   if (state === "live") return `live from instance ${instance}`;
   if (state === "connecting") return "connecting";
+  if (needsToken) return "a token is needed";
   if (isUnsold) return "no sale of this item";
   return now ? `${instance} does not answer` : "no answer yet, trying again";
 }

@@ -163,6 +163,8 @@ async fn a_start_without_trust_says_why() {
     ] {
         let said = refusal(&with(&right, &[without], &others)).await;
         assert!(said.contains(reason), "{without}: {said}");
+        let server = if without == "--redis-file" { redis.port() } else { etcd.port() };
+        assert!(said.contains(&format!("127.0.0.1:{server}")), "{without}: {said}");
     }
     // certificates for a server without TLS
     for (without, plain, needed) in [
@@ -171,7 +173,7 @@ async fn a_start_without_trust_says_why() {
     ] {
         let plain = plain.map(str::to_owned);
         let said = refusal(&[&with(&right, &[without], &[])[..], &plain].concat()).await;
-        assert!(said.contains(needed), "{said}");
+        assert!(said.contains(needed) && said.contains("127.0.0.1:1"), "{said}");
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Shop {
 /// The header that permits the start of a sale in most shops.
 pub(crate) const ADMIN: (&str, &str) = ("authorization", "Bearer s3cret");
 
+/// The header of the shop's server in most shops.
+pub(crate) const SERVER: (&str, &str) = ("authorization", "Bearer sh0p");
+
 /// The settings of a shop. The default is that of most tests.
 #[derive(Clone)]
 pub(crate) struct ShopOptions {
@@ -48,9 +51,10 @@ pub(crate) struct ShopOptions {
 
 impl Default for ShopOptions {
     fn default() -> Self {
-        let admin_token = Some(SecretSource::Text(Secret::from("s3cret")));
+        let token = |text| Some(SecretSource::Text(Secret::from(text)));
+        let (shop_token, admin_token) = (token("sh0p"), token("s3cret"));
         Self {
-            http: HttpOptions { admin_token, watchers: 64, ..HttpOptions::default() },
+            http: HttpOptions { shop_token, admin_token, watchers: 64, ..HttpOptions::default() },
             queue_length: 100,
             wait_timeout: Duration::from_secs(30),
             // short, so that the store's absence is soon noticed
@@ -99,6 +103,12 @@ impl Shop {
         let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
         let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
         (self.over(instance, redis), proxy)
+    }
+
+    /// The same instance with other options.
+    pub(crate) fn with(&self, options: ShopOptions) -> Self {
+        let (lock_name, etcd) = (self.lock_name.clone(), self.etcd.clone());
+        Self::named("8080", lock_name, etcd, self.redis.clone(), options)
     }
 
     fn over(&self, instance: &str, redis: String) -> Self {
@@ -160,6 +170,11 @@ impl Shop {
     /// Sends `method path` and nothing else.
     pub(crate) async fn call(&self, line: &str) -> Reply {
         self.call_with(line, &[], Body::empty()).await
+    }
+
+    /// Sends `method path` and the token of the shop's server.
+    pub(crate) async fn ask(&self, line: &str) -> Reply {
+        self.call_with(line, &[SERVER], Body::empty()).await
     }
 
     /// Starts a sale of `item` over HTTP.

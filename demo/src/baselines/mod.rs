@@ -109,7 +109,11 @@ pub async fn sale(
         let fenced = any.fenced_by(options.fence, &context.inventory, name)?;
         let fenced = Arc::new(Decorated::with(fenced, Arc::clone(writer)));
         let instance = &context.options.instance;
-        let sessions = serve::lock_sessions(config, instance, fenced as _).await?;
+        let place = match lock.server() {
+            Server::Etcd => config.servers.etcd_place(),
+            _ => format!("{} at {}", lock.name(), options.lock_at.join(",")),
+        };
+        let sessions = serve::lock_sessions(config, instance, fenced as _, &place).await?;
         Box::new(EtcdLock::new(&context, sessions))
     } else {
         for (_, warning) in lock.status().warnings {

@@ -116,6 +116,15 @@ async fn signal_before_the_verdict_leaves_nothing() {
 #[tokio::test]
 async fn dead_instance_is_reported() {
     let mut demo = Demo::serving(&[]).await;
+    // what it suggests works, in this order
+    let suggested = demo.said.lines().filter_map(|line| line.trim().strip_prefix("curl "));
+    let suggested: Vec<_> = suggested.map(str::to_owned).collect();
+    assert!(suggested.len() > 3, "{}", demo.said);
+    for flags in suggested {
+        let line = format!("curl --fail --silent --show-error {flags}");
+        let output = Command::new("sh").args(["-c", &line]).output().await.unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
     let listen = format!("--listen=127.0.0.1:{}", demo.port);
     // its guardian is a shell that has the same arguments
     let mut found = processes(&listen);

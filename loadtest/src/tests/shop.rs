@@ -37,8 +37,12 @@ pub(super) enum Fault {
     LeaveAfter(u32),
     /// Users are known by the header `x-user` alone.
     UserHeader,
-    /// Starting a sale needs this token.
-    AdminToken(&'static str),
+    /// Starting a sale needs the second of these tokens, a confirmation and the ledger one of them.
+    Tokens(&'static str, &'static str),
+    /// Only buyers' calls are there.
+    ForBuyers,
+    /// There are other paths, as of another program.
+    Foreign,
     NotReady,
 }
 
@@ -131,20 +135,30 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         return std::future::pending().await;
     }
 
+    let shows = |token: &str| {
+        let given = head.headers.get(AUTHORIZATION);
+        given.is_some_and(|given| *given == *format!("Bearer {token}"))
+    };
+    let is_shops = path == "/orders" || path.ends_with("/confirm");
+    let is_admins = (method, path) == (&Method::PUT, "/stock");
+    match fault {
+        Fault::Tokens(_, admin) if is_admins && !shows(admin) => {
+            return Ok(problem(401, "no-admin"));
+        }
+        Fault::Tokens(shop, admin) if is_shops && !shows(shop) && !shows(admin) => {
+            return Ok(problem(401, "no-shop"));
+        }
+        Fault::ForBuyers if path == "/orders" => return Ok(problem(404, "not-found")),
+        Fault::ForBuyers if is_admins => return Ok(problem(405, "method-not-allowed")),
+        Fault::Foreign => return Ok(problem(404, "")),
+        _ => {}
+    }
     let mut sales = store.sales.lock().expect("no test panics with the lock");
     if path == "/readyz" {
         let is_ready = fault != Fault::NotReady;
         return Ok(if is_ready { reply(200, &Value::Null) } else { problem(503, "no-lock") });
     }
-    if (method, path) == (&Method::PUT, "/stock") {
-        if let Fault::AdminToken(token) = fault
-            && head
-                .headers
-                .get(AUTHORIZATION)
-                .is_none_or(|given| *given != *format!("Bearer {token}"))
-        {
-            return Ok(problem(401, "no-admin"));
-        }
+    if is_admins {
         let body: Value = serde_json::from_slice(&body).expect("JSON");
         let terms = StockState {
             per_user: body["per_user"].as_u64(),

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderName, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub use event_log::stale_batch;
 
 use self::feed::{Feed, Watcher};
+use super::access::Role;
 use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
@@ -83,8 +84,10 @@ fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Wat
 /// The event stream of an item. The default item needs no sale, so that the page can wait for a sale to start.
 pub(super) async fn events(
     State(app): State<Arc<AppState>>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
+    app.require(Role::Shop, &headers)?;
     let item = params::only_item(&uri)?;
     if app.stop.is_cancelled() {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderName;
-use flash_sale::http::{AppState, HttpOptions, router};
+use flash_sale::http::{AppState, router};
 use serde_json::{Value, json};
 use testkit::wait::eventually;
 use testkit::{Direction, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
-use crate::shop::{ADMIN, Reply, Shop, ShopOptions};
+use crate::shop::{ADMIN, Reply, SERVER, Shop, ShopOptions};
 use crate::support::store::scripts_run;
 
 /// Starts a sale with this body, and these headers beside the token's.
@@ -63,11 +63,11 @@ async fn starting_a_sale_is_safe() {
 
     let sales = shop.call("GET /sales").await.json(200);
     assert_eq!([&sales["running"]["id"], &sales["kept"][0]["id"]], ["tea-2", "tea-1"]);
-    let kept = shop.call("GET /orders?sale=tea-1&after=tea-1:0").await.json(200);
+    let kept = shop.ask("GET /orders?sale=tea-1&after=tea-1:0").await.json(200);
     assert_eq!([&kept["orders"][0]["order"], &kept["sale"]], ["a", "tea-1"]);
-    let gone = shop.call("GET /orders?after=tea-1:1").await.problem(409, "sale-replaced");
+    let gone = shop.ask("GET /orders?after=tea-1:1").await.problem(409, "sale-replaced");
     assert_eq!(gone["sale"], "tea-2");
-    shop.call("GET /orders?sale=tea-2&after=2").await.problem(409, "sale-replaced");
+    shop.ask("GET /orders?sale=tea-2&after=2").await.problem(409, "sale-replaced");
     shop.call("DELETE /sales/tea-1").await.problem(401, "token-required");
     for (line, status, word) in [
         ("DELETE /sales/tea-2", 409, "not-replaced"),
@@ -84,7 +84,7 @@ async fn starting_a_sale_is_safe() {
     // a reader that waits has one ledger, although it named none
     let empty = json!({"stock": 7});
     start(&shop, &empty, &[("if-match", "\"tea-2\"")]).await.json(200);
-    let reader = tokio::spawn(async move { other.call("GET /orders?wait=30s").await });
+    let reader = tokio::spawn(async move { other.ask("GET /orders?wait=30s").await });
     eventually("the reader is told", async || {
         start(&shop, &empty, &[]).await.json(200);
         reader.is_finished()
@@ -173,24 +173,24 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     assert_eq!((text.status.as_u16(), &*text.text), (409, "8080 reduce stock held, try again\n"));
     waits.insert(retry_after(&text));
     assert!(waits.len() > 1 && waits.iter().all(|wait| (50..=90).contains(wait)), "{waits:?}");
-    let confirmed = shop.call("POST /orders/a/confirm?user=alice").await;
+    let confirmed = shop.ask("POST /orders/a/confirm?user=alice").await;
     assert!(!is_replayed(&confirmed));
     let confirmed = confirmed.json(200);
     assert_eq!([&confirmed["outcome"], &confirmed["order"]], ["confirmed", "a"]);
-    assert!(is_replayed(&other.call("POST /orders/a/confirm?user=alice").await));
+    assert!(is_replayed(&other.ask("POST /orders/a/confirm?user=alice").await));
     shop.call("POST /orders/a/cancel?user=alice").await.problem(409, "order-final");
     let back = async |id: &str, token: &[(&str, &str)]| {
         shop.call_with(&format!("POST /orders/{id}/return?user=alice"), token, "").await
     };
     back("a", &[]).await.problem(401, "token-required");
-    assert_eq!(back("a", &[ADMIN]).await.json(200)["outcome"], "returned");
-    assert!(is_replayed(&back("a", &[ADMIN]).await));
-    other.call("POST /orders/a/confirm?user=alice").await.problem(410, "returned");
-    back("z", &[ADMIN]).await.problem(404, "unknown-order");
-    let held = other.call_with("POST /order/return?order=b", &[ADMIN], "").await;
+    assert_eq!(back("a", &[SERVER]).await.json(200)["outcome"], "returned");
+    assert!(is_replayed(&back("a", &[SERVER]).await));
+    other.ask("POST /orders/a/confirm?user=alice").await.problem(410, "returned");
+    back("z", &[SERVER]).await.problem(404, "unknown-order");
+    let held = other.call_with("POST /order/return?order=b", &[SERVER], "").await;
     held.problem(409, "not-confirmed");
     other.call("POST /orders/a/cancel").await.json(200);
-    let gone = shop.call("POST /orders/a/confirm").await.problem(410, "cancelled");
+    let gone = shop.ask("POST /orders/a/confirm").await.problem(410, "cancelled");
     assert!(gone["time"].is_string(), "{gone}");
     shop.call("POST /orders/a/cancel?user=eve").await.problem(404, "unknown-order");
     shop.call("GET /orders/a/cancel").await.problem(405, "method-not-allowed");
@@ -204,14 +204,14 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     raw.run::<()>("ZADD holds 1000000 b").await;
     // the instances remember the record as it was
     let fresh = Shop::beside(&shop, "c");
-    let ended = fresh.call("POST /orders/b/confirm").await.problem(410, "expired");
+    let ended = fresh.ask("POST /orders/b/confirm").await.problem(410, "expired");
     assert_eq!(ended["time"], "1970-01-01T00:00:01.000000Z");
     let one = fresh.call("GET /orders/b").await.json(200);
     assert_eq!((&one["event"], &one["position"]), (&json!("expired"), &json!(2)));
     let stock = fresh.stock().await;
     assert_eq!([&stock["stock"], &stock["lucky"], &stock["held"]], [3, 0, 0]);
 
-    let lines = [("accept", "application/x-ndjson")];
+    let lines = [("accept", "application/x-ndjson"), SERVER];
     let ledger = fresh.call_with("GET /orders?limit=2", &lines, "").await;
     assert_eq!(ledger.headers["content-type"], "application/x-ndjson");
     let entries = ledger.text.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -220,10 +220,9 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let ends = ["confirmed", "returned", "cancelled", "expired"];
     assert_eq!(events, [&["reserved"; 3][..], &ends].concat());
     let line = format!("GET /orders?after={}&wait=30s", entries[6]["cursor"].as_str().unwrap());
-    let (page, _) = tokio::join!(fresh.call(&line), async {
+    let (page, _) = tokio::join!(fresh.ask(&line), async {
         // by its place among the watchers
-        eventually("the reader waits", async || fresh.call("GET /events").await.status == 503)
-            .await;
+        eventually("the reader waits", async || fresh.ask("GET /events").await.status == 503).await;
         fresh.order("d").await
     });
     let page = page.json(200);
@@ -251,10 +250,10 @@ async fn what_is_due_comes_back() {
 
     // all instances are new, and only a reader of the ledger asks
     shop.order("c").await.json(200);
-    let cursor = shop.call("GET /orders").await.json(200)["cursor"].clone();
+    let cursor = shop.ask("GET /orders").await.json(200)["cursor"].clone();
     drop(shop);
     let after = cursor.as_str().unwrap();
-    let page = open().call(&format!("GET /orders?after={after}&wait=30s")).await.json(200);
+    let page = open().ask(&format!("GET /orders?after={after}&wait=30s")).await.json(200);
     assert_eq!(page["orders"][0]["event"], "expired", "{page}");
 }
 
@@ -287,7 +286,7 @@ async fn a_sale_says_who_may_buy() {
     shop.call_with("GET /stock/reduce?user=b", &same_site, "").await.json(200);
 
     let user_header = Some(HeaderName::from_static("x-user-id"));
-    let options = HttpOptions { user_header, ..HttpOptions::default() };
+    let options = ShopOptions::http(|http| http.user_header = user_header).http;
     let mut gateway = shop;
     gateway.router = router(AppState::new(gateway.sale.clone(), options).into());
     let header = |name| [("x-user-id", name), ("idempotency-key", "a-1")];
@@ -297,6 +296,16 @@ async fn a_sale_says_who_may_buy() {
     gateway.call_with("GET /orders/a-1", &header("e"), "").await.problem(404, "unknown-order");
     let both = gateway.call_with(&format!("{line}?user=e"), &header("d"), "").await;
     both.problem(400, "bad-parameter");
+    // the shop's server speaks for every buyer, whatever header a client sent along
+    for (token, status) in [(SERVER, 200), (ADMIN, 200), (("authorization", "Bearer sh0"), 401)] {
+        let headers = [token, ("x-user-id", "e")];
+        let reply = gateway.call_with("POST /orders/a-1/confirm?user=d", &headers, "").await;
+        assert_eq!(reply.status, status, "{token:?}: {reply:?}");
+    }
+    gateway
+        .call_with("POST /orders/a-1/confirm", &[SERVER], "")
+        .await
+        .problem(400, "user-required");
     gateway.call(line).await.problem(400, "user-required");
     gateway.call_with(line, &header(""), "").await.problem(400, "user-required");
 

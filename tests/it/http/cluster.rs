@@ -23,7 +23,7 @@ async fn an_instance_over_a_cluster_sells_named_items() {
         "GET /orders/a",
         "GET /events",
     ] {
-        let problem = shop.call(line).await.problem(400, "item-required");
+        let problem = shop.ask(line).await.problem(400, "item-required");
         assert!(problem["detail"].as_str().unwrap().contains("?item="), "{line}: {problem}");
     }
     shop.put("default", r#"{"stock":3}"#).await.problem(400, "item-required");

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::server::{self, Running};
-use crate::shop::{Shop, ShopOptions};
+use crate::shop::{SERVER, Shop, ShopOptions};
 use crate::support::store::{connect, order, scripts_run};
 
 /// A stream of `GET /events`.
@@ -30,7 +30,8 @@ pub(super) struct Watcher {
 impl Watcher {
     /// Opens the stream, and reads nothing of it yet.
     pub(super) async fn open(router: &Router, path: &str) -> Self {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let request = Request::get(path).header(SERVER.0, SERVER.1);
+        let request = request.body(Body::empty()).unwrap();
         let answer = router.clone().oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -166,7 +167,7 @@ async fn the_number_of_watchers_is_bounded() {
     let shop = Shop::selling(1, ShopOptions::http(|http| http.watchers = 2)).await;
     let first = Watcher::open(&shop.router, "/events").await;
     let mut second = Watcher::open(&shop.router, "/events").await;
-    let refused = shop.call("GET /events").await;
+    let refused = shop.ask("GET /events").await;
     refused.problem(503, "too-many-watchers");
     refused.assert_retry_after();
     drop(first);
@@ -193,7 +194,7 @@ async fn visitors_of_many_items_are_bounded() {
         let mut watcher = Watcher::open(&shop.router, &format!("/events?item=real-{number}")).await;
         assert_eq!(watcher.next().await.as_deref(), Some("snapshot"));
         let made_up = format!("GET /events?item=made-up-{number}");
-        shop.call(&made_up).await.problem(404, "unknown-item");
+        shop.ask(&made_up).await.problem(404, "unknown-item");
     }
     // two feeds are left, for ten seconds; the times of the store enclose the count
     let mut last = Watcher::open(&shop.router, "/events?item=real-39").await;
@@ -212,7 +213,9 @@ async fn streams_end_at_shutdown() {
     let shop = Shop::selling(1, ShopOptions::default()).await;
     let server = Running::start(shop.router.clone(), server::OPTIONS);
     let mut over_a_socket = server.connect().await;
-    over_a_socket.send_get("/events").await;
+    let (name, token) = SERVER;
+    let request = format!("GET /events HTTP/1.1\r\nHost: test\r\n{name}: {token}\r\n\r\n");
+    over_a_socket.send(request).await;
     let mut watcher = Watcher::open(&shop.router, "/events").await;
     watcher.next().await;
 
@@ -224,7 +227,7 @@ async fn streams_end_at_shutdown() {
         assert!(rest < 10, "the stream ends");
     }
     assert_eq!(Running::end(server.ended).await, 0);
-    shop.call("GET /events").await.problem(503, "stopping");
+    shop.ask("GET /events").await.problem(503, "stopping");
 }
 
 /// Goal: a named item has a stream once it has a sale; the default item always has one, which says so while there is no sale.
@@ -239,7 +242,7 @@ async fn each_item_has_a_stream_of_its_own() {
     default.until("its sale is shown", |view| view["stock"]["stock"] == 7).await;
     assert!(!has(&default.view, "alerts", "no-sale"), "{}", default.view);
 
-    let problem = shop.call("GET /events?item=tea").await.problem(404, "unknown-item");
+    let problem = shop.ask("GET /events?item=tea").await.problem(404, "unknown-item");
     assert_eq!(problem["item"], "tea");
     shop.put("tea", r#"{"stock":3}"#).await.json(200);
     let mut other = Watcher::open(&shop.router, "/events?item=tea").await;
@@ -250,8 +253,8 @@ async fn each_item_has_a_stream_of_its_own() {
     let mut damaged = Watcher::open(&shop.beside("8090").router, "/events?item=tea").await;
     damaged.next().await;
     damaged.until("what is damaged is shown", |view| has(view, "alerts", "damaged")).await;
-    shop.call("GET /events?item=T").await.problem(400, "bad-item");
-    shop.call("GET /events?items=t").await.problem(400, "bad-parameter");
+    shop.ask("GET /events?item=T").await.problem(400, "bad-item");
+    shop.ask("GET /events?items=t").await.problem(400, "bad-parameter");
 }
 
 /// Goal: watchers see a holder that keeps the lock while others wait, and a note of it once another one has the lock.

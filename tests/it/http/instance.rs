@@ -309,9 +309,7 @@ async fn operators_have_a_door_of_their_own() {
         }
     }
     buyer.get("/events").await.assert_problem(404, "not-found");
-    for path in
-        ["/orders", "/sales", "/lock", "/", "/static/icon.svg", "/readyz", "/version", "/metrics"]
-    {
+    for path in ["/sales", "/lock", "/", "/static/icon.svg", "/readyz", "/version", "/metrics"] {
         buyer.get(path).await.assert_problem(404, "not-found");
         assert_eq!(operator.get(path).await.status, 200, "{path}");
     }

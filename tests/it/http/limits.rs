@@ -38,7 +38,7 @@ async fn a_made_up_item_is_looked_up_once() {
     let scripts = scripts_run(&redis).await;
     for line in ["POST /stock/reduce", "GET /stock", "GET /orders", "GET /orders/a-1"] {
         for shop in [&shop, &other] {
-            let problem = shop.call(&format!("{line}?item=tea")).await.problem(404, "unknown-item");
+            let problem = shop.ask(&format!("{line}?item=tea")).await.problem(404, "unknown-item");
             assert_eq!(problem["item"], "tea", "{line}");
         }
     }
@@ -61,11 +61,11 @@ async fn pages_wait_for_each_other() {
     let connections =
         async || redis.run::<String>("CLIENT LIST TYPE normal").await.unwrap().lines().count();
     let before = connections().await;
-    shop.call("GET /orders").await.json(200);
+    shop.ask("GET /orders").await.json(200);
     assert_eq!(connections().await, before + 1);
     redis.child().pause().unwrap();
-    let (first, second) = tokio::join!(shop.call("GET /orders"), async {
-        let refused = shop.call("GET /orders").await;
+    let (first, second) = tokio::join!(shop.ask("GET /orders"), async {
+        let refused = shop.ask("GET /orders").await;
         redis.child().resume().unwrap();
         refused
     });
@@ -130,6 +130,29 @@ async fn orders_of_one_client_are_limited() {
     }
     assert_eq!(shop.stock().await["lucky"], 4);
 
+    // behind a proxy, each client has its own limit, whatever it claims; the shop's server has none
+    let behind_proxy = ShopOptions::http(|http| {
+        http.rate_limit = rate_limit;
+        http.proxies.trusted = vec!["127.0.0.1/32".parse().unwrap()];
+        http.proxies.header = Some(HeaderName::from_static("x-forwarded-for"));
+    });
+    let shop = Shop::selling(99, behind_proxy).await;
+    let server = Running::start(shop.router.clone(), OPTIONS);
+    let mut proxy = server.connect().await;
+    for (header, statuses) in [
+        ("X-Forwarded-For: 198.51.100.1", [200, 200, 429]),
+        ("X-Forwarded-For: 203.0.113.7, 198.51.100.1", [429; 3]),
+        ("X-Forwarded-For: 198.51.100.1, 198.51.100.2", [200, 200, 429]),
+        ("Forwarded: for=203.0.113.7", [200, 200, 429]),
+        ("Authorization: Bearer sh0", [429; 3]),
+        ("Authorization: Bearer sh0p", [200; 3]),
+    ] {
+        for status in statuses {
+            proxy.send(format!("POST /stock/reduce HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n")).await;
+            assert_eq!(proxy.answer().await.status, status, "{header}");
+        }
+    }
+
     let of_users = ShopOptions::http(|http| {
         (http.rate_limit, http.user_header) =
             (rate_limit, Some(HeaderName::from_static("x-user-id")));
@@ -139,7 +162,7 @@ async fn orders_of_one_client_are_limited() {
         let order = async |line| shop.call_with(line, &[("x-user-id", user)], "").await;
         let bought = order("POST /stock/reduce").await.json(200);
         let line = format!("POST /orders/{}/confirm", bought["order"].as_str().unwrap());
-        order(&line).await.json(200);
+        order(&line).await.problem(401, "token-required");
         let cancel = line.replace("confirm", "cancel");
         for line in ["POST /stock/reduce", &line, &cancel] {
             let refused = order(line).await;

@@ -1,5 +1,6 @@
 //! The HTTP interface.
 
+mod access;
 mod buyers;
 mod cluster;
 mod events;

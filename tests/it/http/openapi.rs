@@ -88,7 +88,7 @@ async fn it_has_every_member_and_problem() {
     let started = shop.call_with("PUT /stock", &[ADMIN], r#"{"stock":2}"#).await;
     let reserved = shop.order("a").await.json(200);
     shop.order("b").await.json(200);
-    let orders = shop.call("GET /orders").await.json(200);
+    let orders = shop.ask("GET /orders").await.json(200);
     let lock = shop.call("GET /lock").await.json(200);
     let mut watcher = Watcher::open(&shop.router, "/events").await;
     watcher.until("the holder is shown", |view| view["lock"]["holder"].is_object()).await;

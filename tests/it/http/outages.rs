@@ -29,7 +29,7 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     reply.problem(503, "store-unavailable");
     reply.assert_retry_after();
     for path in ["/readyz", "/stock", "/orders", "/orders/a-1"] {
-        shop.call(&format!("GET {path}")).await.problem(503, "store-unavailable");
+        shop.ask(&format!("GET {path}")).await.problem(503, "store-unavailable");
     }
     watcher.until("Redis is away", |view| has(view, "alerts", "redis-away")).await;
     assert_eq!(watcher.view["stock"]["stock"], 5, "the last that is known");

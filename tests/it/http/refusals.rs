@@ -94,34 +94,37 @@ async fn what_no_user_asked_for_takes_nothing() {
 #[tokio::test]
 async fn wrong_bodies_change_nothing() {
     let shop = Shop::selling(5, ShopOptions::default()).await;
-    for body in [
-        "",
-        "{}",
-        "[300]",
-        r#"{"stock":-1}"#,
-        r#"{"stock":1.5}"#,
-        r#"{"stock":"3"}"#,
-        r#"{"stock":1000000000001}"#,
-        r#"{"stock":1,"lucky":1}"#,
-        r#"{"stock":1,"per_order":0}"#,
-        r#"{"stock":1,"per_user":1000001}"#,
-        r#"{"stock":1,"hold_seconds":86401}"#,
-        r#"{"stock":1,"starts_at":"tomorrow"}"#,
-        r#"{"stock":1,"starts_at":"2026-11-27T08:00:00Z","ends_at":"2026-11-27T09:00:00+01:00"}"#,
-        "{\"stock\":1",
-        "\u{ff}",
-    ] {
-        shop.call_with("PUT /stock", &[ADMIN], body).await.problem(400, "bad-body");
-    }
-    for (body, place) in [
-        (r#"{"stock":1,"per_user":"2"}"#, "per_user: "),
-        (r#"{"stock":1,"starts_at":7}"#, "starts_at: "),
-        (r#"{"stock":"3"}"#, "stock: "),
-        (r#"{"stock":1,"lucky":1}"#, "`lucky`"),
-        (r#"{"stock":1,"sale":".."}"#, "path"),
+    let (stock, limit) = ("`stock` is a whole number from 0 to 1000000000000", "from 1 to 1000000");
+    let time = "a time in quotes, such as \"2026-11-2";
+    for (body, field, allowed) in [
+        ("", "`stock`", "a JSON object"),
+        ("[300]", "`stock`", "a JSON object"),
+        ("\u{ff}", "`stock`", "a JSON object"),
+        ("{\"stock\":1", "`stock`", "a JSON object"),
+        ("{}", "`stock` is missing", "a whole number from 0 to"),
+        (r#"{"stock":-1}"#, stock, "-1"),
+        (r#"{"stock":1.5}"#, stock, "1.5"),
+        (r#"{"stock":"3"}"#, stock, "\"3\""),
+        (r#"{"stock":1000000000001}"#, stock, "1000000000001"),
+        (r#"{"stock":1,"lucky":1}"#, "`lucky`", "`stock`"),
+        (r#"{"stock":1,"sale":7}"#, "`sale`", "1 to 64 letters"),
+        (r#"{"stock":1,"sale":".."}"#, "id of a new sale", "path"),
+        (r#"{"stock":1,"per_order":0}"#, "`per_order`", limit),
+        (r#"{"stock":1,"per_order":-1}"#, "`per_order`", limit),
+        (r#"{"stock":1,"per_user":"2"}"#, "`per_user`", limit),
+        (r#"{"stock":1,"per_user":1000001}"#, "`per_user`", limit),
+        (r#"{"stock":1,"hold_seconds":86401}"#, "`hold_seconds`", "from 1 to 86400"),
+        (r#"{"stock":1,"starts_at":"tomorrow"}"#, "`starts_at`", time),
+        (r#"{"stock":1,"ends_at":7}"#, "`ends_at`", time),
+        (
+            r#"{"stock":1,"starts_at":"2026-11-27T08:00:00Z","ends_at":"2026-11-27T09:00:00+01:00"}"#,
+            "`ends_at`",
+            "later than `starts_at`",
+        ),
     ] {
         let refused = shop.call_with("PUT /stock", &[ADMIN], body).await.problem(400, "bad-body");
-        assert!(refused["detail"].as_str().unwrap().contains(place), "{body}: {refused}");
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.contains(field) && detail.contains(allowed), "{body}: {detail}");
     }
     // an order whose parameters are in the wrong place must not buy one unit of the default item
     shop.call_with("POST /stock/reduce", &[], "quantity=2").await.problem(400, "bad-body");

@@ -37,7 +37,7 @@ async fn assert_stopped(shop: &Shop) {
     let paths =
         ["POST /stock/reduce", "GET /readyz", "GET /stock", "GET /orders", "GET /orders/a-1"];
     for line in paths {
-        let reply = shop.call(line).await;
+        let reply = shop.ask(line).await;
         let problem = reply.problem(503, "store-rolled-back");
         assert!(!reply.headers.contains_key("retry-after"), "waiting mends nothing");
         assert!(problem["detail"].as_str().unwrap().contains("recover store"), "{problem}");
@@ -76,7 +76,7 @@ async fn an_operator_accepts_the_loss() {
     recover("store", &shop, &["--yes"], 0).await;
     assert_eq!(shop.call("GET /readyz").await.status, 200);
     assert_eq!(shop.order("a-3").await.json(200)["remaining"], 3);
-    let ledger = shop.call("GET /orders").await.text;
+    let ledger = shop.ask("GET /orders").await.text;
     assert!(ledger.contains("a-1") && !ledger.contains("a-2"), "{ledger}");
 }
 

@@ -151,9 +151,14 @@ async fn a_restart_behind_nginx_fails_no_request() {
     let dir = tempfile::tempdir().unwrap();
     let Some((_nginx, address)) = nginx(dir.path(), sale.addresses()).await else { return };
     let mut outside = Connection::open(address).await;
-    for path in ["/orders", "/lock", "/metrics", "/readyz", "/orders/./confirm", "/order/confirm"] {
+    for path in ["/orders", "/lock", "/metrics", "/readyz", "/orders/a/confirm", "/order/confirm"] {
         assert_eq!(outside.get(path).await.status, 404, "{path}");
     }
+    // it passes this path on, but no token
+    let confirm =
+        "POST /orders/./confirm HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\n\r\n";
+    outside.send(confirm).await;
+    outside.answer().await.assert_problem(401, "token-required");
     every_id_passes(&mut outside, sale.addresses()[0]).await;
     sale.restart_under_load(&[address]).await;
 }
@@ -177,7 +182,10 @@ async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
         let read = outside.get(&format!("/order?order={sent}")).await;
         let entry: serde_json::Value = serde_json::from_str(&read.body).unwrap();
         assert_eq!((read.status, entry["order"].as_str()), (200, Some(&*id)), "{read:?}");
-        let post = |path| format!("POST {path}?order={sent} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let post = |path| {
+            let token = "Authorization: Bearer s3cret";
+            format!("POST {path}?order={sent} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n")
+        };
         outside.send(post("/order/confirm")).await;
         let closed = outside.answer().await;
         assert_eq!((closed.status, closed.header("x-request-id")), (404, None), "by nginx");
