@@ -55,7 +55,7 @@ struct Attempt<T: GrantToken> {
     may_exist: bool,
     owner: OwnerId,
     mode: PutMode,
-    /// What tells the claim to ask for a turn, if it stands by.
+    /// The signal to ask for a turn, for a claim that stands by.
     standby: Option<Told>,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
     /// Present until the claim's request is answered.

@@ -10,8 +10,8 @@
 //!
 //! # A service of your own
 //!
-//! Here a list in this process stands for the service, and each look at it for a request. Where answers can get lost, a request
-//! may come twice, and `put` must find what the first one did.
+//! In this example a list in the process stands for the service, and each use of the list for a request. With a real service an
+//! answer can get lost and the request come twice: `put` must then find the claim that the first request put.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -151,10 +151,10 @@ use super::{
 /// service's messages, and whether others wait behind a holder.
 #[async_trait]
 pub trait Asked: Send + Sync + 'static {
-    /// What a grant carries.
+    /// The type that a grant carries.
     type Token: GrantToken;
 
-    /// What the service promises.
+    /// The promises of the service.
     const PROMISES: Promises;
 
     /// The claims of this process.
@@ -240,7 +240,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         let waiters = self.service.waiters();
-        // a claim that is granted while the request is under way is not among these, and so is not taken for missing
+        // without the claims that are granted during the request: the service could report those as missing
         let held = waiters.holding(lease.id);
         // a claim without an answer counts as gone
         let kept = self.service.renew(lease, &held).await?.into_iter().chain(repeat(false));

@@ -15,8 +15,8 @@ pub enum PutMode {
     AtEnd,
     /// Only if the queue is empty.
     IfEmpty,
-    /// At the end, after removing this claim of the same name; does nothing if that claim is not there. Both happen in one step
-    /// if the service can do that. When the session repeats the request after an error of the kind `Transient`, it takes `None`
+    /// At the end, after removing this claim of the same name; without that claim, it does nothing. The service does both in one
+    /// step if it can. When the session repeats the request after an error of the kind `Transient`, it takes `None`
     /// to mean that the claim was removed, and puts the new one at the end.
     After(Claim),
 }
@@ -133,10 +133,10 @@ pub enum Released {
 /// ```
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// What a grant carries: [`Token`](super::Token), or [`Unfenced`](super::Unfenced).
+    /// The type that a grant carries: [`Token`](super::Token), or [`Unfenced`](super::Unfenced).
     type Token: GrantToken;
 
-    /// What this service promises, and what it does not.
+    /// The promises of this service.
     fn promises(&self) -> Promises;
 
     /// The runtime on which a session should run its tasks; `None` for the one that opens it. A

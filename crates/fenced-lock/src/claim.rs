@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::chaos::Safeguard;
 use super::{ClusterId, GrantToken, Token};
 
-/// What keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
+/// The lease that keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {

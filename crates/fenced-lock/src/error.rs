@@ -24,7 +24,7 @@ pub enum LockError {
     /// There was no session within the allowed time.
     #[error("there was no {what} within {waited:?}")]
     Timeout {
-        /// What was waited for.
+        /// The thing that did not come.
         what: Arc<str>,
         /// The time allowed.
         waited: Duration,
@@ -96,7 +96,7 @@ pub enum LostReason {
     Closed,
 }
 
-/// What a backend's failure means for the caller.
+/// The meaning of a backend's failure for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
@@ -121,7 +121,7 @@ impl BackendErrorKind {
 /// error, and `{:#}` shows both. Two failures are equal if their kinds and these texts are.
 #[derive(Clone, Debug)]
 pub struct BackendError {
-    /// What the failure means.
+    /// The meaning of the failure.
     pub kind: BackendErrorKind,
     cause: Arc<dyn Error + Send + Sync>,
     /// Text for people, if the causes' own texts are not for people.

@@ -14,8 +14,8 @@ use super::{GrantToken, LockError, PutMode, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
-/// Purposefully not `Clone`: each guard stands for one entry, and [`reenter`](Self::reenter) makes
-/// another one in plain sight. Only a guard can unlock, and only once:
+/// It is not `Clone`: each guard stands for one entry, and only [`reenter`](Self::reenter) makes another one. Only a guard can
+/// unlock, and only once:
 ///
 /// ```compile_fail,E0382
 /// # async fn example(guard: fenced_lock::Guard) {
@@ -24,15 +24,14 @@ use super::{GrantToken, LockError, PutMode, Released, Session, Token};
 /// # }
 /// ```
 ///
-/// A guard does not prevent the loss of the lock. It still exists after a loss (see [`lost`](Self::lost)), when
-/// another process may hold the lock, and a paused process cannot notice the loss. So send the
-/// [`token`](Self::token) with every write to the data that the lock protects, and let the store refuse a
-/// smaller token.
+/// A guard does not prevent the loss of the lock. After a loss (see [`lost`](Self::lost)) the guard still exists, another process
+/// may hold the lock, and a paused process cannot notice the loss. Send the [`token`](Self::token) with every write to the data
+/// that the lock protects, and let the store refuse a smaller token.
 ///
-/// Dropping a guard never blocks. The session releases the lock in the background, and repeats the release until
-/// it succeeds or a TTL has passed; [`unlock`](Self::unlock) waits for it. So right after a drop,
-/// [`try_lock`](super::Mutex::try_lock) may find the lock still taken. A process that ends right after a drop
-/// leaves the claim until its lease ends, unless it closes the [`Session`] first.
+/// Dropping a guard never blocks. The session releases the lock in the background, and repeats the release until it succeeds or a
+/// TTL has passed; [`unlock`](Self::unlock) waits for it. Right after a drop, [`try_lock`](super::Mutex::try_lock) may find the
+/// lock still taken. A process that ends right after a drop leaves the claim until its lease ends, unless it first closes the
+/// keeper or the [`Session`].
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<T: GrantToken = Token> {
     hold: Arc<Hold<T>>,
@@ -52,9 +51,9 @@ impl<T: GrantToken> Guard<T> {
         self.hold.token
     }
 
-    /// The claim's key in the lock service. In etcd it exists, with the [token](Self::token)'s number as its
-    /// `create_revision`, exactly as long as the lock is held. So a transaction of yours that compares it changes data in
-    /// etcd only while the lock is held:
+    /// The claim's key in the lock service. In etcd the key exists, with the [token](Self::token)'s number as its
+    /// `create_revision`, exactly as long as the lock is held. A transaction that compares that revision changes data in etcd
+    /// only while the lock is held:
     ///
     /// ```no_run
     /// use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
@@ -80,8 +79,8 @@ impl<T: GrantToken> Guard<T> {
         self.hold.enqueued_in
     }
 
-    /// Until when the lock is held if no further renewal of the lease succeeds; each one moves it. Never later than now if
-    /// the hold is known to be lost.
+    /// The time at which the hold is lost if no further renewal of the lease succeeds. Each renewal moves it. Not in the future
+    /// if the hold is known to be lost.
     pub fn valid_until(&self) -> Instant {
         self.hold.valid_until()
     }
@@ -96,13 +95,12 @@ impl<T: GrantToken> Guard<T> {
     /// # Errors
     /// [`LockError::Lost`].
     pub fn reenter(&self) -> Result<Self, LockError> {
-        // this guard has an entry, so there is one to add to
+        // `false` is impossible: this guard has an entry
         self.hold.enter()?;
         Ok(Self::new(Arc::clone(&self.hold), self.session.clone()))
     }
 
-    /// Whether the hold is known to be lost. `false` is a statement about the past: see the type's
-    /// documentation.
+    /// Whether the hold is known to be lost. `false` says nothing about the time after the call: see [the type](Self).
     pub fn is_lost(&self) -> bool {
         self.hold.is_lost()
     }
@@ -166,9 +164,9 @@ impl<T: GrantToken> Guard<T> {
         drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
-    /// Gives this entry back, and waits until the lock is released if it was the last. `Ok` means that the claim
-    /// is not there any more: this release deleted it, or an earlier one whose answer was lost. Where a member of
-    /// the service did not answer, a claim that an operator deleted meanwhile can also be reported as `Ok`.
+    /// Gives this entry back, and waits until the lock is released if it was the last entry. `Ok` means that the claim is gone:
+    /// this release deleted it, or an earlier one whose answer was lost. If a member of the service did not answer, `Ok` can also
+    /// mean that an operator deleted the claim meanwhile.
     ///
     /// # Cancel safety
     /// When the future is dropped, the release goes on in the background.
@@ -181,7 +179,7 @@ impl<T: GrantToken> Guard<T> {
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
         let ends = self.hold.exit();
-        // not before: the longest hold may have ended meanwhile
+        // only now: the longest hold may have ended meanwhile
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
         if ends {
@@ -189,16 +187,16 @@ impl<T: GrantToken> Guard<T> {
             // a task of the session, so that it goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
             let release = self.hold.inner.spawn_tracked(release);
-            // a task that did not end was dropped with its runtime, and the lease ends by itself
+            // an error means that the runtime has ended; then the lease ends by itself
             released = release.await.unwrap_or_else(|_| Err(self.hold.loss()));
         }
         if was_lost || released? == Released::Gone { Err(self.hold.loss()) } else { Ok(()) }
     }
 
-    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can,
-    /// then waits for the next grant, which has a new token. While the owner has other guards of this tenure,
-    /// it keeps the lock, and this guard is returned at once. If its claim [stood by](super::Mutex::standby) before it was
-    /// granted, so does the next one.
+    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can, then waits for
+    /// the next grant, which has a new token. If the owner has other guards of this tenure, it keeps the lock, and gets this
+    /// guard back at once. If the claim [stood by](super::Mutex::standby) before it was granted, the next claim stands by as
+    /// well.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released and the new claim withdrawn.

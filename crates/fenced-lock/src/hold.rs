@@ -18,25 +18,25 @@ use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 pub(super) struct Hold<T: GrantToken> {
     pub(super) inner: Arc<SessionInner<T>>,
     pub(super) claim: Claim,
-    /// How the claim stood by, and so does the next one.
+    /// How the claim stood by; a requeue claims in the same way.
     pub(super) standby: Option<Standby>,
     pub(super) token: T,
     pub(super) owner: OwnerId,
     /// How long the request took that queued the claim.
     pub(super) enqueued_in: Duration,
     began_at: Instant,
-    /// Each has a reference to this, and so there can never be too many to count.
+    /// Each entry's guard has a reference to this hold, so their number never overflows: memory ends first.
     entries: AtomicUsize,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
     /// When the longest hold ends, if there is one.
     limit: Option<Instant>,
-    /// The task that ends it then.
+    /// The task that ends the hold at the limit.
     _ending: Option<AbortOnDropHandle<()>>,
 }
 
 impl<T: GrantToken> Hold<T> {
-    /// A tenure with one entry, known to the session for re-entry.
+    /// Begins a tenure with one entry, and makes it known to the session for re-entry.
     pub(super) fn begin(
         inner: &Arc<SessionInner<T>>,
         claim: Claim,
@@ -70,7 +70,7 @@ impl<T: GrantToken> Hold<T> {
         hold
     }
 
-    /// Releases the claim then, whatever its guards do.
+    /// Releases the claim at `ends_at`, even while guards exist.
     async fn end_at(hold: Weak<Self>, ends_at: Instant) {
         sleep_until(ends_at).await;
         if let Some(hold) = hold.upgrade()
@@ -82,7 +82,7 @@ impl<T: GrantToken> Hold<T> {
         }
     }
 
-    /// Until when it is held if no further renewal succeeds.
+    /// The time at which the hold is lost if no further renewal succeeds.
     pub(super) fn valid_until(&self) -> Instant {
         let deadline = self.inner.validity.deadline();
         let until = self.limit.map_or(deadline, |ends_at| deadline.min(ends_at));
@@ -99,10 +99,9 @@ impl<T: GrantToken> Hold<T> {
         Ok(entered.is_ok())
     }
 
-    /// Counts one entry less; `true` if it was the last, and the claim is now the caller's to
-    /// release.
+    /// Counts one entry less. `true` if it was the last: then the caller must release the claim.
     pub(super) fn exit(self: &Arc<Self>) -> bool {
-        // none are left when the longest hold is over
+        // no entry is left once the longest hold is over
         let one_less = |entries| usize::checked_sub(entries, 1);
         let was_last =
             self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less) == Ok(1);
@@ -112,8 +111,7 @@ impl<T: GrantToken> Hold<T> {
         was_last
     }
 
-    /// As [`exit`](Self::exit) if there is just one entry left; else changes nothing. `true` if
-    /// the claim is now the caller's to release.
+    /// As [`exit`](Self::exit) if one entry is left; otherwise changes nothing. `true` if the caller must now release the claim.
     pub(super) fn exit_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(self.loss());
@@ -131,7 +129,7 @@ impl<T: GrantToken> Hold<T> {
         observe::ended(&self.claim, self.token, self.began_at.elapsed(), self.is_lost());
     }
 
-    /// What a caller is told who counts on a lost hold.
+    /// The error for a caller whose hold is lost.
     pub(super) fn loss(&self) -> LockError {
         LockError::Lost { name: Arc::clone(&self.claim.name), after: self.began_at.elapsed() }
     }

@@ -31,7 +31,7 @@ use super::{
 /// service down.
 const MOST_UNDER_WAY: usize = 64;
 
-/// What all handles of one session share.
+/// The state that all handles of one session share.
 pub(super) struct SessionInner<T: GrantToken> {
     pub(super) backend: Arc<dyn Backend<Token = T>>,
     pub(super) lease: Lease,

@@ -207,7 +207,7 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// [`Guard::run`]. Work whose outcome must be known also then takes the lock by [`lock`](Self::lock), and asks
     /// [`Guard::is_lost`].
     ///
-    /// The future is `Send` if that of `work` is, so a task can run it:
+    /// The future is `Send` if the future of `work` is. Then a task can run it:
     ///
     /// ```
     /// use fenced_lock::{Guard, SessionKeeper};
@@ -292,7 +292,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Opens no more sessions and closes the one that is open, see [`Session::close`].
+    /// Closes the open session, see [`Session::close`], and opens no other.
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.
@@ -322,7 +322,7 @@ async fn keep_open<T: GrantToken>(
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        // the session closes when the last guard of it is gone, too
+        // dropping the session here closes it once its last guard is gone as well
         () = publish.closed() => return,
         () = open_again(backend, options, &publish, &losses) => {}
     }
@@ -355,7 +355,7 @@ async fn open_again<T: GrantToken>(
                 }
                 tracing::warn!(%reason, "lost the lock session: opening another one");
                 publish.send_replace(State::Opening(None));
-                // sessions that are lost as soon as they are opened do not follow each other at once
+                // a pause between sessions that are lost soon after they were opened
                 if opened_at.elapsed() >= options.ttl {
                     backoff = Backoff::default();
                     continue;
@@ -367,8 +367,8 @@ async fn open_again<T: GrantToken>(
                 let may_pass = passes(&error);
                 let is_told =
                     matches!(&*publish.borrow(), State::Opening(Some(told)) if *told == error);
-                // the first in a row, the second, the fourth and so on: an outage may last for hours. A refusal for good is
-                // told once.
+                // logs the first failure in a row, the second, the fourth and so on, since an outage may last for hours; a
+                // refusal for good once
                 if if may_pass { failures.is_power_of_two() } else { !is_told } {
                     let error = format!("{error:#}");
                     tracing::warn!(error, failures, "could not open a lock session: trying again");

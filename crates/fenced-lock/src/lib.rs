@@ -28,7 +28,7 @@
 //! # }
 //! ```
 //!
-//! Nested calls enter again by [`SessionKeeper::lock_as`]. A [`Mutex`] shows the queue of those that hold and wait. Below the
+//! Nested calls enter again by [`SessionKeeper::lock_as`]. A [`Mutex`] shows the queue: the holder and the waiters. Below the
 //! keeper, a [`Session`] is one lease, kept alive; all claims depend on it.
 //!
 //! # What it promises
@@ -41,7 +41,7 @@
 //! - **A dead holder is replaced** when its lease has ended: within the TTL and 1.5 seconds. A new leader of etcd grants each
 //!   lease its whole TTL again: if the leader changes meanwhile, within twice the TTL and four seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
-//! - **A fencing token** with every grant, larger than that of any earlier grant.
+//! - **A fencing token** with every grant, larger than all earlier tokens.
 //! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
 //!   by the local monotonic clock, before the lease can have ended, also when the service is
 //!   silent. (On Linux and macOS that clock stands still while the machine is suspended. A holder that wakes believes
@@ -52,11 +52,11 @@
 //!
 //! # What it cannot promise
 //!
-//! No lock with a lease can promise that its holder notices the loss in time. The scheduler, the migration of a
-//! virtual machine or a closed laptop can pause a process for longer than the TTL, between a look at the clock
-//! and a write. When the process goes on, another one holds the lock. So the store must check the [`Token`] of
-//! every write, and refuse a token smaller than the largest it has seen: Kleppmann, "How to do distributed
-//! locking" (2016). A store that cannot check tokens is protected only while no process is paused.
+//! No lock with a lease can promise that its holder notices the loss in time. The scheduler, the migration of a virtual machine
+//! or a closed laptop can pause a process for longer than the TTL, between a look at the clock and a write. When the process goes
+//! on, another one holds the lock. Therefore the store must check the [`Token`] of every write, and refuse a token smaller than
+//! the largest it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens is protected only
+//! while no process is paused.
 //!
 //! # Features
 //!
@@ -83,7 +83,7 @@
 //! # Logs and metrics
 //!
 //! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
-//! its token. Waiting has the span `lock`, [`Guard::run`] the span `hold`. What an operator should see is a warning.
+//! its token. Waiting has the span `lock`, [`Guard::run`] the span `hold`. Events for an operator have the level warn.
 //!
 //! The feature `metrics` reports to the crate `metrics`: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
 //! (histograms), `fenced_lock_lost_holds_total` and `fenced_lock_lost_sessions_total` (counters).

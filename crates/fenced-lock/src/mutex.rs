@@ -34,8 +34,8 @@ use super::{
 /// }
 /// ```
 ///
-/// The mutex of a [`Session`] fails when the session is lost. That of a [`SessionKeeper`] goes on in the next session, and keeps
-/// the keeper's session open.
+/// The mutex of a [`Session`] fails when the session is lost. The mutex of a [`SessionKeeper`] goes on in the next session, and
+/// keeps the keeper's session open.
 #[derive(Clone, Debug)]
 pub struct Mutex<T: GrantToken = Token> {
     source: Source<T>,
@@ -62,7 +62,7 @@ pub(super) struct Standby {
 pub(super) type Told = (Standby, watch::Receiver<()>);
 
 impl Standby {
-    /// For a claim that is made now, and for those that take its place.
+    /// For a claim, and for the later ones of the same call if that claim is lost: none misses the signal.
     pub(super) fn told(&self) -> Told {
         (self.clone(), self.asks.subscribe())
     }
@@ -202,7 +202,7 @@ impl<T: GrantToken> Mutex<T> {
         self.lock().await?.with(work).await
     }
 
-    /// The queue as it stands now, with the claims of all processes, the holder first.
+    /// The present queue, with the claims of all processes, the holder first.
     ///
     /// # Cancel safety
     /// Safe. A future that is dropped, or polled slowly or not again, delays nobody.
@@ -243,7 +243,7 @@ impl<T: GrantToken> Mutex<T> {
         let current = session.inner.hold_of(&self.name);
         // a lost hold does not count, though it is still known while one of its guards lives
         let current = current.filter(|hold| hold.owner == owner.id && !hold.is_lost());
-        // its last guard may just have been dropped elsewhere
+        // another task may just have dropped its last guard
         if let Some(hold) = current
             && hold.enter()?
         {

@@ -24,7 +24,7 @@ pub struct Promises {
     pub wake: Wake,
     /// Whether tokens keep growing.
     pub token: TokenLife,
-    /// What ends a hold whose process is gone.
+    /// How a hold ends whose process is gone.
     pub ends: Ends,
     /// How a holder learns that its claim was removed while its lease lives.
     pub loss: Loss,
@@ -103,7 +103,7 @@ pub enum TokenLife {
     None,
 }
 
-/// What ends a hold whose process is gone.
+/// How a hold ends whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ends {

@@ -60,7 +60,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         });
         let renewed = tokio::select! {
             biased;
-            // not even a renewal under way outlives the session: its effects would be lost track of
+            // drops even a renewal under way: nobody would take notice of its effect
             _ = inner.validity.lost() => return,
             renewed = renewal => renewed,
         };

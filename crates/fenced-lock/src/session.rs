@@ -1,4 +1,4 @@
-//! One lease, kept alive, and everything that hangs on it.
+//! One lease, kept alive, with everything that depends on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,8 +80,8 @@ impl<T: GrantToken> Session<T> {
     /// Opens a session: one lease, renewed from now on.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the session is closed in the background, as soon as it is open. As with every future of
-    /// this crate, it delays nobody else if it is polled slowly, or not again.
+    /// When the future is dropped, the session is closed in the background, as soon as it is open. Like every future of this
+    /// crate, it delays nobody else if its caller polls it slowly or never again.
     ///
     /// # Errors
     /// [`LockError::Backend`] if the backend grants no lease, or the options have a time that is too short;
@@ -184,7 +184,7 @@ impl<T: GrantToken> Session<T> {
     }
 }
 
-/// Where the tasks of a session run. It panics here, and not in the tasks, where that has no timers.
+/// The runtime for the tasks of a session. Panics here, and not in the tasks, if the runtime has no timers.
 pub(super) fn runtime_of<T: GrantToken>(backend: &dyn Backend<Token = T>) -> Handle {
     let runtime = backend.runtime().unwrap_or_else(Handle::current);
     let entered = runtime.enter();

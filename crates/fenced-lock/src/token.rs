@@ -28,11 +28,10 @@ impl fmt::Debug for ClusterId {
 /// A fencing token: a number that comes with every grant of a lock, larger for a later grant of the
 /// same cluster.
 ///
-/// A holder that was paused does not know that its lease ran out and that another process holds the
-/// lock by now. So every write to what the lock protects carries the token, and the store refuses a
-/// token that is smaller than one it has already seen. The idea is from Burrows, "The Chubby lock
-/// service" (OSDI 2006, section 2.4, there called a sequencer); the name is Kleppmann's, "How to do
-/// distributed locking" (2016).
+/// A holder that was paused does not know that its lease ran out and that another process holds the lock by now. Therefore every
+/// write to what the lock protects carries the token, and the store refuses a token smaller than one it has already seen. The
+/// idea is from Burrows, "The Chubby lock service" (OSDI 2006, section 2.4, there called a sequencer); the name is Kleppmann's,
+/// "How to do distributed locking" (2016).
 ///
 /// # How a store checks it
 ///
@@ -60,7 +59,7 @@ impl fmt::Debug for ClusterId {
 ///
 /// # As text
 ///
-/// `REVISION@CLUSTER`: a number alone could not be compared with that of another cluster. [`FromStr`] reads it back. With the
+/// `REVISION@CLUSTER`: the numbers of two clusters cannot be compared. [`FromStr`] reads it back. With the
 /// feature `serde`, a token is stored as this text, which no format rounds.
 ///
 /// ```
@@ -106,7 +105,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// The text is not that of a [`Token`] or [`ClusterId`].
+/// A text that should be a [`Token`] or [`ClusterId`] and is neither.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no token or cluster")]
 pub struct ParseTokenError(String);
@@ -130,7 +129,7 @@ impl FromStr for Token {
     }
 }
 
-/// What was read, if its text is just this: two texts are equal if and only if their tokens are.
+/// Returns `read` if it is written as `text`, so that two tokens are equal if and only if their texts are.
 fn exactly<T: fmt::Display>(text: &str, read: Option<T>) -> Result<T, ParseTokenError> {
     let read = read.filter(|read| read.to_string() == text);
     read.ok_or_else(|| ParseTokenError(text.to_owned()))

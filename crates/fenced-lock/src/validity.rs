@@ -47,7 +47,7 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Replaces the deadline by that of the latest renewal, unless it has passed. The new one may be earlier.
+    /// Sets the deadline of the latest renewal, which may be earlier than the present one. Does nothing once that has passed.
     pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
         let now = Instant::now();

@@ -23,7 +23,7 @@ pub struct Waiters<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     reporter: Reporter<T>,
-    /// Orders the news about contention: the last ticket at that moment, then whether nobody else waits.
+    /// The age of the latest news about contention: the last ticket at that moment, then whether nobody else waits.
     contended_as_of: (i64, bool),
     /// A message came, or the status changed: look at the claim again.
     wake: Arc<Notify>,

@@ -51,7 +51,7 @@ struct Member {
     answers: Arc<AtomicU64>,
 }
 
-/// What a member answered.
+/// The answer of a member.
 pub(super) struct Answer<T> {
     pub(super) value: T,
     /// Whether another member may have carried the request out before.
@@ -338,7 +338,7 @@ mod tests {
         Endpoints::new(EtcdOptions::new(urls))
     }
 
-    /// Goal: a request that waits until others have made room is not taken for one that was not answered.
+    /// Goal: the wait for room does not count as a missing answer.
     /// Method: four times as many requests as there are places, each answered just in time.
     #[tokio::test(start_paused = true)]
     async fn waiting_for_a_place_is_no_silence() {

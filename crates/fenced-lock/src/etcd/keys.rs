@@ -1,8 +1,7 @@
 //! How claims are written as etcd keys.
 //!
-//! A lock `NAME` is queued for under `NAME/`, as Go's `concurrency.NewMutex(session, NAME)`,
-//! `etcdctl lock NAME` and the server's `Lock` RPC do with their keys `NAME/<lease in hex>`, so that
-//! they and this library exclude each other.
+//! The claims on a lock `NAME` are keys under `NAME/`. Go's `concurrency.NewMutex(session, NAME)`, `etcdctl lock NAME` and the
+//! server's `Lock` RPC put keys `NAME/<lease in hex>` there, so they and this library exclude each other.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

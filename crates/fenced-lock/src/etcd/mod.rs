@@ -78,11 +78,10 @@ const LINGER: Duration = Duration::from_secs(30);
 ///
 /// # The keys
 ///
-/// The lock `NAME` is the keys under `NAME/`. Each of them counts as a claim, also one that is yours: with a key
-/// `config/port`, the lock `config` is never granted. So begin the names of locks with a prefix of their own, such as
-/// `locks/`. From 3.5.30 on, etcd renews no lease with a key that its user may no longer write: whoever withdraws the
-/// right to a key that is held ends its session. With authentication, the role needs it:
-/// `etcdctl role grant-permission app --prefix=true readwrite locks/`
+/// The lock `NAME` is the keys under `NAME/`. Each key there counts as a claim, even if your program put it: with a key
+/// `config/port`, the lock `config` is never granted. Begin the names of locks with a separate prefix, such as `locks/`. From
+/// 3.5.30 on, etcd stops renewing a lease if its user loses the right to write one of the lease's keys: then the session ends.
+/// With authentication, the role needs that right: `etcdctl role grant-permission app --prefix=true readwrite locks/`
 pub type EtcdBackend = OnThread<Etcd>;
 
 /// The members of a cluster, and what their watch shows.

@@ -82,8 +82,8 @@ pub struct EtcdOptions {
     pub ca: Option<Vec<u8>>,
     /// With `https`: the client certificate and its key (PEM), if etcd asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that one member may take to answer a request that was sent. After that the next one is asked. It is a
-    /// millisecond at least, as that of each backend; more than a day counts as a day.
+    /// The longest that one member may take to answer a request that was sent. After that the next one is asked. At least a
+    /// millisecond; more than a day counts as a day.
     pub request_timeout: Duration,
 }
 

@@ -76,8 +76,8 @@ impl Queues {
         state.by_name.keys().cloned().collect()
     }
 
-    /// At most `limit` queues to read again: those that were read longest ago. Half of them are queues in which a claim of
-    /// this process waits.
+    /// At most `limit` queues to read again, those that were read longest ago first. Half of the limit is for queues in which a
+    /// claim of this process waits, half for the others.
     pub(super) fn due(&self, limit: usize) -> Vec<Arc<str>> {
         let mut state = self.state.lock();
         let due = state.by_name.iter().filter_map(|(name, queue)| {
