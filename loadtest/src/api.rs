@@ -132,22 +132,16 @@ impl<'a> Api<'a> {
     /// Adds to a refusal what its status says of the port and of the token in this flag.
     fn explained(&self, error: Error, does: &str, flag: &str) -> Error {
         let url = &self.endpoint.url;
-        let why = match error.downcast_ref::<Refused>() {
-            Some(Refused { status, .. })
-                if matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
-            {
+        let Some(Refused { status, kind }) = error.downcast_ref() else { return error };
+        let why = match (status.as_u16(), &**kind) {
+            // no problem of the service
+            (401 | 403 | 404 | 405, "") => format!("nobody {does} at {url}: {WRONG_PORT}"),
+            (401 | 403, _) => {
                 format!("who {does} at {url} needs a token: is {flag} missing or wrong?")
             }
-            Some(Refused { kind, .. }) if matches!(&**kind, "not-found" | "method-not-allowed") => {
-                format!(
-                    "nobody {does} at {url}, the port for buyers: give the one of --admin-listen"
-                )
-            }
-            Some(Refused {
-                status: StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
-                kind,
-            }) if kind.is_empty() => {
-                format!("nobody {does} at {url}: {WRONG_PORT}")
+            (_, "not-found" | "method-not-allowed") => {
+                let other = "give the one of --admin-listen";
+                format!("nobody {does} at {url}, the port for buyers: {other}")
             }
             _ => return error,
         };

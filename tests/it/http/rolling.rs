@@ -7,6 +7,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::Router;
+use axum::http::HeaderMap;
+use axum::routing::get;
 use testkit::client::Connection;
 use testkit::or_left_out;
 use testkit::ports::free_ports;
@@ -18,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::instance::{Instance, Servers};
+use super::server::{OPTIONS, Running};
 
 const BUYERS: usize = 20;
 
@@ -194,6 +198,22 @@ async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
         inside.send(post("/order/confirm")).await;
         inside.answer().await.assert_problem(410, "cancelled");
     }
+}
+
+/// Goal: nginx tells the instance whom it saw, behind what a client claims, and passes no token on.
+#[tokio::test]
+async fn nginx_names_the_client() {
+    let told = async |headers: HeaderMap| {
+        let told = ["x-forwarded-for", "authorization"].map(|name| headers.get(name).cloned());
+        format!("{told:?}")
+    };
+    let server = Running::start(Router::new().route("/stock", get(told)), OPTIONS);
+    let dir = tempfile::tempdir().unwrap();
+    let Some((_nginx, address)) = nginx(dir.path(), [server.address; 2]).await else { return };
+    let mut client = Connection::open(address).await;
+    let claims = "X-Forwarded-For: 203.0.113.7\r\nAuthorization: Bearer s3cret";
+    client.send(format!("GET /stock HTTP/1.1\r\nHost: x\r\n{claims}\r\n\r\n")).await;
+    assert_eq!(client.answer().await.body, r#"[Some("203.0.113.7, 127.0.0.1"), None]"#);
 }
 
 #[tokio::test]
