@@ -1,10 +1,10 @@
 //! The private servers of a lock, and sessions of it, for arena and articles. A lock takes part by its row in
-//! [`demo::locks`].
+//! [`crate::locks`].
 
 use std::time::Duration;
 
+use crate::locks::{AnyLock, LockMode, LockServer, LockServers};
 use anyhow::{Context as _, Result};
-use demo::locks::{AnyLock, LockMode, LockServer, LockServers};
 use fenced_lock::{Promises, Session, SessionOptions};
 use futures_util::future::join_all;
 use testkit::OwnedDir;

@@ -11,6 +11,7 @@
 //! - [`server`]: what all servers share: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
+//! - [`cluster`]: the servers of a sale, and instances of the service
 //! - [`ports`], [`probe`]: free ports, and requests to servers
 //! - [`proxy`]: a TCP proxy with faults
 //!
@@ -32,6 +33,7 @@
 pub mod certificates;
 pub mod child;
 pub mod client;
+pub mod cluster;
 pub mod copies;
 pub mod dir;
 pub mod etcd;

@@ -8,7 +8,7 @@
 //! | `asked`, `none`, `failed` | buyer, shop | the buyer ordered; was told sold out; got no other answer |
 //! | `sold` | buyer, shop, unit, token | two buyers with one unit: it was sold twice |
 //! | `read` | shop, units left | before a write without a shared lock |
-//! | `key`, `drop` | shop, token | the instance was about to write first; released the lock, or learned that it had lost it |
+//! | `key`, `drop` | shop, token | the instance was about to write first; had written last |
 //! | `bounced` | shop, token, fence | the store refused the token |
 //! | `asleep`, `awake`, `killed` | shop | it was paused; went on; was killed |
 
@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 
 use super::Instance;
 use super::record::{Fault, Run};
-use crate::baselines::naive;
-use crate::writer::tenures::Tenure;
+use crate::instance::rig::{MOST_LOOKS, Tenure};
 
 /// About how many events there are at most.
 const MOST: usize = 4000;
@@ -107,7 +106,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
         }
     }
     // an instance forgets the first reads of a larger run
-    let is_whole = run.requests <= naive::MOST as u64;
+    let is_whole = run.requests <= MOST_LOOKS as u64;
     for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
         let Some(shop) = place(&instance.name) else { continue };
         for (at, left) in instance.looks.iter().filter(|(at, _)| *at >= run.began_ms) {

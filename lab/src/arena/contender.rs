@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::locks::LockMode;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use demo::cluster::is_setting;
-use demo::locks::LockMode;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use testkit::cluster::is_setting;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 

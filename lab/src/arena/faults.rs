@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::locks::{LockMode, LockServer, Server};
 use anyhow::{Context as _, Result};
-use demo::locks::{LockMode, LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;

@@ -17,9 +17,9 @@ mod table;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::locks::{Fence, LockMode, Server};
 use anyhow::Result;
 use clap::ValueEnum as _;
-use demo::locks::{Fence, LockMode, Server};
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;

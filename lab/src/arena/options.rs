@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::locks::LockMode;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use demo::locks::LockMode;
 use serde::Serialize;
 
 use crate::articles::Article;

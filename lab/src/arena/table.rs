@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use demo::locks::in_words;
+use crate::locks::in_words;
 use fenced_lock::TokenLife;
 
 use super::faults::Takeover;

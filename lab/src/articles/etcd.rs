@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::etcd::{Claim, KeptLease};
 use anyhow::Result;
 use async_trait::async_trait;
-use demo::baselines::etcd::{Claim, KeptLease};
 use etcd_client::{Client as Etcd, Error, GetOptions, LockOptions};
 use fenced_lock::Token;
 use uuid::Uuid;

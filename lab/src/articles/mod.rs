@@ -18,9 +18,9 @@ mod zookeeper;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::locks::{LockMode, LockServer};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use demo::locks::{LockMode, LockServer};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions};

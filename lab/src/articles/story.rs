@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::locks::{AnyLock, LockMode};
 use anyhow::Result;
-use demo::locks::{AnyLock, LockMode};
 use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
-use hyper::Method;
+use axum::http::Method;
 use serde_json::{Value, json};
 use testkit::wait::eventually;
 use testkit::{Child, OwnedDir, Program, ports, probe};
