@@ -43,6 +43,8 @@ pub(super) fn replay(
         events.push((sent, json!([sent, "asked", buyer, asked])));
         let event = match order.sold() {
             Some((left, token)) => {
+                let holder = instances.iter().find(|one| one.name == shops[shop]);
+                let token = token.or_else(|| held_at(run, holder?, order.ended));
                 let unit = i64::try_from(run.stock).unwrap_or(i64::MAX) - left;
                 json!([ended, "sold", buyer, shop, unit, token])
             }
@@ -65,6 +67,15 @@ pub(super) fn replay(
         "sample": (step > 1).then(|| json!({"of": orders.len()})),
         "events": events.into_iter().map(|(_, event)| event).collect::<Value>(),
     })
+}
+
+/// The token under which the instance last began to write before this time, in microseconds since the run began: without the fence,
+/// the store is told of none.
+fn held_at(run: &Run, instance: &Instance, at: u64) -> Option<i64> {
+    #[expect(clippy::cast_precision_loss, reason = "a time")]
+    let span = run.began_ms..=run.began_ms + at as f64 / 1e3;
+    let last = instance.tenures.iter().rfind(|tenure| span.contains(&tenure.from_ms));
+    last.map(|tenure| tenure.token)
 }
 
 /// What the lock, the fence and the fault did to the instances. `first` is the time of the first request, in microseconds since

@@ -36,24 +36,16 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Reads the stock, and sells from what it read; the store compares no token. That is correct as long as no holder is paused beyond
+/// Reads the stock, and sells from what it read; the store is told of no token. That is correct as long as no holder is paused beyond
 /// its lease: a holder that was paused for longer undoes what the next one has sold.
 pub async fn write_what_was_seen(
     rig: &Rig,
     inventory: &Inventory,
     batch: Batch<'_>,
 ) -> Result<Vec<Outcome>, InventoryError> {
-    let token = batch.token;
     let seen = inventory.available(batch.item).await?;
-    rig.about_to_write(token).await;
+    rig.about_to_write(batch.token).await;
     let mut set = redis::cmd("SET");
     inventory.command::<()>(set.arg(batch.item.key("stock")).arg(seen)).await?;
-    let mut outcomes = inventory.reduce_by_script(Batch { token: None, ..batch }).await?;
-    // the store knows no token of these sales; the buyers hear of it all the same
-    for outcome in &mut outcomes {
-        if let Outcome::Reserved(sold) = outcome {
-            sold.token = token;
-        }
-    }
-    Ok(outcomes)
+    inventory.reduce_by_script(Batch { token: None, ..batch }).await
 }
