@@ -5,7 +5,7 @@
 //! - [`instance`]: one instance of the service, with four guards, and the fence and faults that the control sets
 //! - [`control`]: the one process that serves the page, runs sales, and tells the instances what to do
 //! - `verdict`: the load test's report in words; `same_site`: who may call
-//! - `upkeep`: watches the processes while the demo serves; `screen`, [`signals`]: the terminal
+//! - `upkeep`: watches the processes while the demo serves; `screen`: the terminal
 
 #![allow(
     missing_docs,
@@ -20,7 +20,6 @@ mod options;
 mod run;
 mod same_site;
 mod screen;
-pub mod signals;
 mod upkeep;
 mod verdict;
 

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging;
 use testkit::cluster::{self, Cluster, Spec};
+use testkit::signals::{self, Signals};
 use testkit::{EtcdOptions, LOCK_NAME, OwnedDir, RedisOptions};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -19,7 +20,6 @@ use super::screen::{Tone, paragraph, say};
 use super::upkeep::supervise;
 use crate::control::{Control, NewRun, Verdict};
 use crate::instance::Guard;
-use crate::signals::{self, Signals};
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
@@ -149,17 +149,16 @@ impl Show<'_> {
 
     async fn instances(&self, cluster: &mut Cluster, page: u16) -> Result<()> {
         let DemoOptions { lock, forward, instances, .. } = *self.options;
-        let (name, words) = lock.name_and_words();
         let mut flags = vec![
             format!("--control={}", cluster::url(page)),
-            format!("--lock={name}"),
+            format!("--lock={}", lock.name()),
             format!("--lock-ttl={LOCK_TTL}"),
         ];
         if forward {
             flags.push("--peer-listen=127.0.0.1:0".to_owned());
             say("orders go to the instance that holds the lock");
         }
-        say(&format!("guard of the sale: {words}"));
+        say(&format!("guard of the sale: {}", lock.description()));
         let spec = Spec { instances: instances.into(), flags: &flags, ..Spec::default() };
         for &port in self.ports.iter().filter(|port| **port != page) {
             cluster.start(port, spec).await?;

@@ -21,7 +21,11 @@ pub(crate) struct KeptLease {
 
 impl KeptLease {
     /// Grants a lease of whole seconds.
-    pub(crate) async fn grant(client: &Client, ttl: Duration, every: Duration) -> Result<Self, Error> {
+    pub(crate) async fn grant(
+        client: &Client,
+        ttl: Duration,
+        every: Duration,
+    ) -> Result<Self, Error> {
         let seconds = i64::try_from(ttl.as_secs().max(1)).unwrap_or(i64::MAX);
         let id = client.lease_client().grant(seconds, None).await?.id();
         let failed_renewals = Arc::<AtomicU32>::default();
@@ -68,7 +72,12 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// Makes the claim, whose key must be new, and reads which claim is first.
-    pub(crate) async fn make(client: &Client, name: &str, key: &str, lease: i64) -> Result<Self, Error> {
+    pub(crate) async fn make(
+        client: &Client,
+        name: &str,
+        key: &str,
+        lease: i64,
+    ) -> Result<Self, Error> {
         let prefix = format!("{name}/");
         let key = format!("{prefix}{key}");
         let put = TxnOp::put(&*key, "", Some(PutOptions::new().with_lease(lease)));

@@ -12,6 +12,7 @@
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
 //! - [`cluster`]: the servers of a sale, and instances of the service
+//! - [`signals`]: signals to a program
 //! - [`ports`], [`probe`]: free ports, and requests to servers
 //! - [`proxy`]: a TCP proxy with faults
 //!
@@ -51,6 +52,7 @@ pub mod run;
 pub mod sentinel;
 pub mod server;
 pub mod shared;
+pub mod signals;
 pub mod wait;
 pub mod zookeeper;
 

@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::cluster::Cluster;
 use testkit::probe;
+use testkit::signals::Signals;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -31,7 +32,6 @@ use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State, Verdict};
 use self::run::Begun;
 use crate::instance::rig::{Tenure, now_ms};
-use crate::signals::Signals;
 
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;

@@ -24,6 +24,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::{any, get, post, put};
+use clap::ValueEnum as _;
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{body, page_routes, reply};
 use serde::de::DeserializeOwned;
@@ -77,7 +78,7 @@ impl Control {
         let instances = self.instances().into_iter();
         let instances = instances.map(|one| json!({"instance": one.name, "up": one.is_up}));
         let mut view = json!(status);
-        view["guards"] = json!(Guard::ALL);
+        view["guards"] = json!(Guard::value_variants());
         view["max_requests"] = json!(MAX_REQUESTS);
         view["max_stock"] = json!(MAX_STOCK);
         view["instances"] = instances.collect();

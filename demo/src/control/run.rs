@@ -187,7 +187,7 @@ impl Control {
             victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
-        let sums = (!run.guard.keeps_ledger()).then_some("--without-ledger");
+        let sums = run.guard.flaw().is_some().then_some("--without-ledger");
         // without the fence, the demo's writer marks no repeated answer
         let again = (!run.fence).then_some("--again=0");
         let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).map(str::to_owned);

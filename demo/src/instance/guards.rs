@@ -34,44 +34,56 @@ use super::rig::{FENCE, Rig};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guard {
-    /// the lock in etcd
+    /// The lock in etcd
     #[default]
     #[value(name = "etcd")]
     #[serde(rename = "etcd")]
     Lock,
-    /// a lock in each instance
+    /// A lock in each instance
     Local,
-    /// no lock
+    /// No lock
     NoLock,
-    /// no lock, one atomic script
+    /// No lock, one atomic script
     AtomicScript,
 }
 
 impl Guard {
-    pub(crate) const ALL: [Self; 4] = [Self::Lock, Self::Local, Self::NoLock, Self::AtomicScript];
-
-    /// Its name on the command line, and its words, for a sentence like "guarded by ...".
-    pub(crate) fn name_and_words(self) -> (String, String) {
-        let value = self.to_possible_value().expect("no guard is skipped");
-        (value.get_name().to_owned(), value.get_help().map(ToString::to_string).unwrap_or_default())
-    }
-
-    /// Whether the orders are in the ledger, with their ids.
-    pub(crate) fn keeps_ledger(self) -> bool {
-        self.flaw().is_none()
-    }
-
-    /// The text behind a verdict that says why this guard oversells, if it does.
-    pub(crate) fn flaw(self) -> Option<&'static str> {
+    /// Its name; what it is, for a sentence like "guarded by ..."; and, if it oversells, what the page says of it now, and the text
+    /// behind a verdict.
+    const fn words(self) -> (&'static str, &'static str, Option<[&'static str; 2]>) {
         match self {
-            Self::Local => Some(
-                "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+            Self::Lock => ("etcd", "the lock", None),
+            Self::Local => (
+                "local",
+                "a lock in each instance",
+                Some([
+                    "Each instance guards the stock against itself alone: two of them sell units twice.",
+                    "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+                ]),
             ),
-            Self::NoLock => Some(
-                "That is what happens without a lock, when reading, deciding and writing are three steps.",
+            Self::NoLock => (
+                "no-lock",
+                "nothing",
+                Some([
+                    "Nothing guards the stock: units are sold twice.",
+                    "That is what happens without a lock, when reading, deciding and writing are three steps.",
+                ]),
             ),
-            Self::Lock | Self::AtomicScript => None,
+            Self::AtomicScript => ("atomic-script", "the store's script alone", None),
         }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    pub(crate) fn description(self) -> &'static str {
+        self.words().1
+    }
+
+    /// The text behind a verdict that says why this guard oversells, if it does. Such a guard keeps no ledger.
+    pub(crate) fn flaw(self) -> Option<&'static str> {
+        self.words().2.map(|[_, flaw]| flaw)
     }
 }
 
@@ -104,7 +116,7 @@ impl Switch {
 
     /// The guard of new orders.
     pub(super) fn chosen(&self) -> Guard {
-        Guard::ALL[self.chosen.load(Ordering::Relaxed)]
+        Guard::value_variants()[self.chosen.load(Ordering::Relaxed)]
     }
 
     pub(super) fn choose(&self, guard: Guard) {
@@ -131,27 +143,18 @@ impl Switch {
 #[async_trait]
 impl SaleGuard for Switch {
     fn status(&self) -> GuardStatus {
-        let (name, description, warning) = match self.chosen() {
-            Guard::Lock => {
-                let GuardStatus { name, description, .. } = self.lock.status();
-                (name, description, None)
-            }
-            Guard::Local => (
-                "local",
-                "a lock in each instance",
-                Some(
-                    "Each instance guards the stock against itself alone: two of them sell units twice.",
-                ),
-            ),
-            Guard::NoLock => {
-                ("no-lock", "nothing", Some("Nothing guards the stock: units are sold twice."))
-            }
-            Guard::AtomicScript => ("atomic-script", "the store's script alone", None),
-        };
-        let unfenced = "The fence is off: a holder that was paused can undo what others have sold.";
-        let unfenced = (!self.rig.has(FENCE)).then_some(("fence-off", unfenced));
-        let warnings = warning.map(|warning| ("no-lock", warning)).into_iter().chain(unfenced);
-        GuardStatus { name, description, without: self.rig.without(), warnings: warnings.collect() }
+        let (name, description, flaw) = self.chosen().words();
+        let mut status = GuardStatus { name, description, ..GuardStatus::default() };
+        if self.is_shared() {
+            status = self.lock.status();
+        }
+        status.without = self.rig.without();
+        status.warnings.extend(flaw.map(|[warning, _]| ("no-lock", warning)));
+        if !self.rig.has(FENCE) {
+            let text = "The fence is off: a holder that was paused can undo what others have sold.";
+            status.warnings.push(("fence-off", text));
+        }
+        status
     }
 
     async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {

@@ -24,13 +24,14 @@ use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard, SaleOpt
 use flash_sale::serve::{self, serve_with};
 use serde_json::{Value, json};
 use testkit::probe;
+use testkit::signals::kill_now;
 use tokio::time::sleep;
 
 pub use self::guards::Guard;
-pub use self::writer::write_what_was_seen;
 use self::guards::Switch;
-use self::rig::{FENCE, Rig, kill_now};
+use self::rig::{FENCE, Rig};
 use self::writer::Writer;
+pub use self::writer::write_what_was_seen;
 use crate::control::record::{Command, Status};
 use crate::control::{HIT, address};
 use crate::same_site;

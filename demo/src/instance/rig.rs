@@ -8,9 +8,8 @@ use fenced_lock::Token;
 use flash_sale::inventory::Item;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
-use tokio::process::Command;
+use testkit::signals::{kill_now, stop_for};
 
 use crate::control::record::Fault;
 
@@ -20,9 +19,6 @@ pub const FENCE: &str = "fence";
 /// The most tenures, and the most reads, that are kept.
 const MOST_TENURES: usize = 256;
 pub(crate) const MOST_LOOKS: usize = 1000;
-
-/// More time than the kernel takes to stop all threads of this process.
-const STOPPING: Duration = Duration::from_millis(50);
 
 /// Tells the control that the fault happens now.
 pub(super) type Tell = BoxFuture<'static, ()>;
@@ -156,37 +152,6 @@ impl Rig {
         let all = all.iter().filter(|(item, ..)| *item == Item::DEFAULT);
         (all.map(|(.., tenure)| tenure.clone()).collect(), self.looks.lock().clone())
     }
-}
-
-/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it up: its own timers stand still.
-pub fn stop_for(time: Duration) {
-    let seconds = time.as_millis().div_ceil(1000);
-    let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
-    let mut alarm = Command::new("/bin/sh");
-    // Ctrl-C in the terminal must not end it; who wakes this process earlier ends it
-    match alarm.args(["-c", &script]).process_group(0).kill_on_drop(true).spawn() {
-        Ok(_alarm) => stop(),
-        // without the alarm nothing would wake it
-        Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
-    }
-}
-
-/// Stops this process until SIGCONT.
-#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
-pub fn stop() {
-    signal_self(Signal::STOP);
-    // another thread may have got the signal, so this one must not go on yet
-    std::thread::sleep(STOPPING);
-}
-
-/// Ends this process with SIGKILL.
-pub fn kill_now() -> ! {
-    signal_self(Signal::KILL);
-    std::process::abort()
-}
-
-fn signal_self(signal: Signal) {
-    kill_process(getpid(), signal).expect("a process may signal itself");
 }
 
 /// The present time in Unix milliseconds.

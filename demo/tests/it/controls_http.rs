@@ -204,14 +204,10 @@ async fn runs_are_judged_and_can_be_replayed() {
         if guard == "etcd" || guard == "atomic-script" {
             let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
             let [mut seen, mut written] = [replay.sold(), entries(&ledger)];
-            if fault == Some("kill") {
-                // who had no answer from the victim was told by the other one
-                seen.values_mut().chain(written.values_mut()).for_each(|it| drop(it[0].take()));
-            }
-            if !fence {
-                // the store was told of no token
-                seen.values_mut().for_each(|it| drop(it[2].take()));
-            }
+            // who had no answer from a dead victim was told by the other; without the fence, the store is told of no token
+            let differs = if fence { (fault == Some("kill")).then_some(0) } else { Some(2) };
+            let both = seen.values_mut().chain(written.values_mut());
+            both.zip(differs.into_iter().cycle()).for_each(|(it, place)| drop(it[place].take()));
             assert_eq!(seen, written, "{run}");
         }
         // without a shared lock a shop sells what it has read

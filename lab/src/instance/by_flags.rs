@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use flash_sale::inventory::{
-    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Order, Outcome,
-    parse_token, token_record,
+    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Order, Outcome, parse_token,
+    token_record,
 };
 use redis::{ErrorKind, RedisError};
 

@@ -12,8 +12,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use demo::instance::rig::{kill_now, stop};
 use parking_lot::Mutex;
+use testkit::signals::{kill_now, stop};
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::time::Instant;

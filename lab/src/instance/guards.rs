@@ -121,12 +121,12 @@ impl Guard {
         }
         let sessions = lock.sessions().expect("the lock has sessions");
         let name = lock_name(&self.context.options.lock_name, &order.item);
-        let sell = async {
+        let selling = async {
             let guard = sessions.lock(&name).await.map_err(unavailable)?;
             let sold = by_the_script(&self.context, guard.token(), &order).await;
             sold.map_err(|error| SaleError::of_read(error, &order.item))
         };
-        timeout(waited, sell).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))
+        timeout(waited, selling).await.unwrap_or(Err(SaleError::WaitTooLong { waited }))
     }
 }
 

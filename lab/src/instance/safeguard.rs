@@ -15,7 +15,7 @@ use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
-use demo::signals::{Signal, Signals, exit_code};
+use testkit::signals::{Signal, Signals, exit_code};
 
 /// A safeguard, described by what happens without it. Those listed after `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
