@@ -24,4 +24,3 @@ mod load;
     reason = "the laboratory is its only user, and says what failed"
 )]
 pub mod locks;
-mod servers;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::locks::LockMode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
@@ -17,7 +16,7 @@ use testkit::cluster::is_setting;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use crate::servers::open;
+use crate::locks::{LockMode, open};
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);

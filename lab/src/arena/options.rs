@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::locks::LockMode;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::articles::Article;
+use crate::locks::LockMode;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///

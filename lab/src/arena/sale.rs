@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::options::Fault;
 use crate::experiment::Trials;
-use crate::locks::{Fence, LockMode, LockServers};
+use crate::locks::{Fence, LockMode, Server, Servers};
 
 /// The TTL of the sessions in a sale: short, because a takeover waits for it.
 const TTL: &str = "2s";
@@ -66,8 +66,12 @@ pub(super) async fn oversold(
     let worker = async || {
         let (etcd, redis) = (EtcdOptions::default(), RedisOptions::default());
         let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
-        let servers = LockServers::start(lock, &cluster.dir).await?;
-        let at = servers.addresses().into_iter().map(|address| format!("--lock-at={address}"));
+        let servers = match lock.server() {
+            Server::Etcd => None,
+            _ => Some(Servers::start(lock, 1, &cluster.dir).await?),
+        };
+        let at = servers.iter().flat_map(Servers::addresses);
+        let at = at.map(|address| format!("--lock-at={address}"));
         let flags: Vec<_> = flags.iter().cloned().chain(at).collect();
         let mut runs = Vec::new();
         while trials.next().is_some() {
@@ -85,7 +89,9 @@ pub(super) async fn oversold(
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
         cluster.stop().await.context("a server does not stop")?;
-        servers.remove().await.context("a server of the lock does not stop")?;
+        if let Some(servers) = servers {
+            servers.stop().await?;
+        }
         cluster.remove().await.context("a directory cannot be removed")?;
         Ok(runs)
     };

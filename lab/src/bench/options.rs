@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::locks::LockMode;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+
+use crate::locks::LockMode;
 
 /// Compares the guarded sale with other guards and with no guard, on this machine.
 ///

@@ -18,7 +18,7 @@ use flash_sale::inventory::Inventory;
 pub use self::decorated::{Decorated, Decoration};
 pub use self::lock_server::LockServer;
 pub use self::registry::{Fence, LockMode, Server};
-pub use self::servers::LockServers;
+pub(crate) use self::servers::{Servers, open};
 pub use self::store_fence::{STORE, StoreFence};
 
 /// A lock, with or without tokens.

@@ -1,85 +1,92 @@
-//! The private servers of a lock.
+//! The private servers of a lock, and sessions of it, for arena and articles.
 
-use std::io;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use fenced_lock::{Promises, Session, SessionOptions};
+use futures_util::future::join_all;
 use testkit::{
-    Child, EtcdOptions, OwnedDir, PostgresOptions, PrivateEtcd, PrivatePostgres, PrivateRedis,
+    EtcdOptions, OwnedDir, PostgresOptions, PrivateEtcd, PrivatePostgres, PrivateRedis,
     PrivateZooKeeper, RedisOptions, ZooKeeperOptions,
 };
 
-use super::lock_server::LockServer;
-use super::{LockMode, Server};
+use super::{AnyLock, LockMode, LockServer, Server};
+use crate::clients::{Clients, clients_of};
 
-/// The private servers of a lock.
-#[derive(Debug, Default)]
-pub struct LockServers {
-    pub members: Vec<LockServer>,
-    /// The directory of a lock without servers.
-    directory: Option<String>,
+/// Opens a session of the lock at these addresses, as a separate process would.
+pub(crate) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) -> Result<Clients> {
+    let options = SessionOptions::new(ttl);
+    Ok(match AnyLock::at(lock, addresses)? {
+        AnyLock::Fenced(lock) => clients_of(Session::open(lock, options).await?),
+        AnyLock::Unfenced(lock) => clients_of(Session::open(lock, options).await?),
+    })
 }
 
-impl LockServers {
-    /// Servers of one kind that run already.
-    pub fn of<S>(kind: fn(S) -> LockServer, servers: Vec<S>) -> Self {
-        Self { members: servers.into_iter().map(kind).collect(), directory: None }
-    }
+/// The private servers of a lock.
+pub(crate) struct Servers {
+    pub(crate) lock: LockMode,
+    pub(crate) promises: Promises,
+    pub(crate) members: Vec<LockServer>,
+    addresses: Vec<String>,
+    pub(crate) dir: OwnedDir,
+}
 
-    /// Starts the servers that a sale under this lock needs besides etcd, in a directory in `parent`.
-    pub async fn start(lock: LockMode, parent: &OwnedDir) -> Result<Self> {
-        match lock.server() {
-            Server::Etcd => Ok(Self::default()),
-            server => Self::start_members(server, 1, parent).await,
+impl Servers {
+    /// Starts the servers. `members` matters only for etcd and ZooKeeper.
+    pub(crate) async fn start(lock: LockMode, members: usize, parent: &OwnedDir) -> Result<Self> {
+        fn of<S>(kind: fn(S) -> LockServer, servers: Vec<S>) -> Vec<LockServer> {
+            servers.into_iter().map(kind).collect()
         }
-    }
-
-    /// Starts this server, in a directory in `parent`. `members` matters only for etcd and ZooKeeper.
-    pub async fn start_members(server: Server, members: usize, parent: &OwnedDir) -> Result<Self> {
-        Ok(match server {
-            Server::None => Self::default(),
-            Server::Directory => {
-                let directory = parent.path().join("locks").display().to_string();
-                Self { directory: Some(directory), ..Self::default() }
-            }
+        let dir = OwnedDir::create_in(parent).context("no temporary directory could be made")?;
+        let members = match lock.server() {
+            Server::None | Server::Directory => Vec::new(),
             Server::Etcd => {
                 let options = EtcdOptions::default();
-                let all = PrivateEtcd::start_cluster_in(parent, members, options).await?;
-                Self::of(LockServer::Etcd, all)
+                let all = PrivateEtcd::start_cluster_in(&dir, members, options).await?;
+                of(LockServer::Etcd, all)
             }
             Server::Redis { nodes } => {
                 let mut all = Vec::new();
                 for _ in 0..nodes {
-                    all.push(PrivateRedis::start_in(parent, RedisOptions::default()).await?);
+                    all.push(PrivateRedis::start_in(&dir, RedisOptions::default()).await?);
                 }
-                Self::of(LockServer::Redis, all)
+                of(LockServer::Redis, all)
             }
             Server::Postgres => {
                 let options = PostgresOptions { own_data: true, ..PostgresOptions::default() };
-                Self::of(LockServer::Postgres, vec![PrivatePostgres::start(options).await?])
+                of(LockServer::Postgres, vec![PrivatePostgres::start(options).await?])
             }
             Server::ZooKeeper => {
                 let options = ZooKeeperOptions::default();
-                let all = PrivateZooKeeper::start_ensemble_in(parent, members, options).await?;
-                Self::of(LockServer::ZooKeeper, all)
+                let all = PrivateZooKeeper::start_ensemble_in(&dir, members, options).await?;
+                of(LockServer::ZooKeeper, all)
             }
-        })
+        };
+        let mut addresses: Vec<_> = members.iter().map(LockServer::address).collect();
+        if lock.server() == Server::Directory {
+            addresses.push(dir.path().join("locks").display().to_string());
+        }
+        let promises = AnyLock::at(lock, &addresses)?.promises();
+        Ok(Self { lock, promises, members, addresses, dir })
     }
 
     /// Their addresses, in the form of `--lock-at`.
-    pub fn addresses(&self) -> Vec<String> {
-        self.members.iter().map(LockServer::address).chain(self.directory.clone()).collect()
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.addresses.clone()
     }
 
-    /// Their processes, with their names.
-    pub fn children(&mut self) -> impl Iterator<Item = (&'static str, &mut Child)> {
-        self.members.iter_mut().map(LockServer::named_child)
+    /// How many requests all servers have received so far, by their own counters; `None` without such counters. This includes the
+    /// requests of this function, the same number each time.
+    pub(crate) async fn requests(&self) -> Option<u64> {
+        let counts = join_all(self.members.iter().map(LockServer::requests)).await;
+        counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
     }
 
-    /// Waits until their processes and files are gone.
-    pub async fn remove(self) -> io::Result<()> {
+    /// Stops them and removes their files.
+    pub(crate) async fn stop(self) -> Result<()> {
         for server in self.members {
-            server.remove().await?;
+            server.remove().await.context("a server cannot be removed")?;
         }
-        Ok(())
+        self.dir.remove().await.context("the directory of a server cannot be removed")
     }
 }
