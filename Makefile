@@ -30,15 +30,11 @@ setup: ## install what this machine lacks for the build, the demo and the tests
 build: setup ## build all programs, optimised, in target/release
 	@$(CARGO) build --release --locked --workspace --bins
 
-# What a sale under etcd does without, built in where the flags ask for it.
-OTHER_LOCKS := $(strip $(foreach lock,redis redlock postgres zookeeper file embedded,$(findstring $(lock),$(ARGS))))
-DEMO_FEATURES := $(if $(OTHER_LOCKS),--features other-locks) $(if $(findstring --secure,$(ARGS)),--features tls)
-
 # `exec`: a signal to the child of make reaches the program, not a shell around it.
 demo: setup ## start everything on this machine, sell out under load, print the verdict
-	@[ -z "$(strip $(DEMO_FEATURES))" ] && [ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
+	@[ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
 	  echo "building the demo, the first time only: about 2 minutes with 2 cores"
-	@exec $(CARGO) run --profile demo --locked --package demo $(DEMO_FEATURES) -- $(ARGS)
+	@exec $(CARGO) run --profile demo --locked --package demo -- $(ARGS)
 
 # A tool that only the check of the licences needs.
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools

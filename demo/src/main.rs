@@ -2,10 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use demo::{DemoOptions, Part};
+use clap::{Parser, Subcommand};
+use demo::DemoOptions;
+use demo::control::{self, ControlOptions};
+use demo::instance::{self, ServeOptions};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
+use tokio::runtime::Builder;
 
 /// Starts private servers and instances on this machine, sells out under load and prints the
 /// verdict.
@@ -24,6 +27,15 @@ struct Arguments {
     part: Option<Part>,
 }
 
+/// A process of a demo.
+#[derive(Subcommand)]
+enum Part {
+    /// Run one instance of the service, which the page can control
+    Serve(Box<ServeOptions>),
+    /// Run the page and its controls, for instances that were started with --control
+    Control(ControlOptions),
+}
+
 fn main() -> ExitCode {
     let status = start(Arguments::parse()).unwrap_or_else(|error| {
         logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
@@ -35,12 +47,19 @@ fn main() -> ExitCode {
 }
 
 fn start(Arguments { log, demo, part }: Arguments) -> anyhow::Result<ExitCode> {
-    let runtime = Part::runtime(part.as_ref())?;
-    runtime.block_on(async {
-        Part::init_log(log)?;
+    let mut runtime = Builder::new_multi_thread();
+    if let Some(Part::Serve(options)) = &part {
+        options.service.workers.map(|workers| runtime.worker_threads(workers));
+    }
+    runtime.enable_all().build()?.block_on(async {
+        logging::init(&log).map_err(anyhow::Error::msg)?;
         match part {
-            Some(part) => part.run().await,
-            None => Ok(demo::run(demo).await),
+            None => return Ok(demo::run(demo).await),
+            Some(Part::Serve(options)) => {
+                instance::serve(*options).await.map_err(anyhow::Error::from_boxed)?;
+            }
+            Some(Part::Control(options)) => control::serve(options).await?,
         }
+        Ok(ExitCode::SUCCESS)
     })
 }

@@ -5,9 +5,9 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use flash_sale::config::number;
 
-use crate::locks::{Fence, LockMode};
+use crate::instance::Guard;
 
-/// The distance between the ports of two instances.
+/// The distance between two ports.
 const PORT_STEP: u16 = 10;
 
 // no doc comment: it would replace the program's own in `--help`
@@ -28,46 +28,38 @@ pub struct DemoOptions {
           allow_negative_numbers = true, value_parser = number::<u16>(1..=32))]
     pub instances: u16,
 
-    /// Guard of the sale. `redis`, `redlock`, `postgres`, `postgres-advisory`, `zookeeper` and `file` are
-    /// other locks, which need their servers, but no etcd. `no-lock` and `local` oversell, to show why the lock is
-    /// there; `etcd-recipe`, `etcd-rpc`, `batched-script` and `atomic-script` are for comparison.
+    /// Guard of the sale: the lock, or to compare with it a lock in each instance, none, or the store's script alone.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
-    pub lock: LockMode,
-
-    /// Fence of the stock [default: that of the lock if it has tokens, else that of the store]
-    #[arg(long, env = "FLASH_SALE_DEMO_FENCE")]
-    pub fence: Option<Fence>,
+    pub lock: Guard,
 
     /// Have the instances send their orders to the one that holds the lock, in place of taking turns: for the guard `etcd`.
     #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
     pub forward: bool,
 
-    /// Use mutual TLS and users for etcd and Redis.
-    #[arg(long, env = "FLASH_SALE_DEMO_SECURE", value_parser = FalseyValueParser::new())]
-    pub secure: bool,
-
     /// Exit after the verdict.
     #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,
 
-    /// Port of the first instance on 127.0.0.1, 1 to 65535; each further one is 10 higher.
+    /// Port of the first instance on 127.0.0.1, 1 to 65535; each further one is 10 higher, and the page is behind the last.
     #[arg(long, env = "FLASH_SALE_DEMO_PORT", default_value = "8080", value_name = "PORT",
           allow_negative_numbers = true, value_parser = number::<u16>(1..=65_535))]
     pub port: u16,
 }
 
 impl DemoOptions {
-    /// The ports of the instances.
+    /// The ports of the instances and, behind them, of the page.
     ///
     /// # Errors
     /// When the last one would be beyond 65535.
     pub(crate) fn ports(&self) -> Result<Vec<u16>> {
         let Self { instances, port, .. } = *self;
-        let highest = u16::MAX - (instances - 1) * PORT_STEP;
+        let highest = u16::MAX - instances * PORT_STEP;
         if port > highest {
-            bail!("{instances} instances, 10 ports apart, need a --port of {highest} or lower");
+            bail!(
+                "{instances} instances and the page, 10 ports apart, need a --port of {highest} or lower"
+            );
         }
-        Ok((0..instances).map(|n| port + n * PORT_STEP).collect())
+        Ok((0..=instances).map(|n| port + n * PORT_STEP).collect())
     }
 }
 
@@ -93,8 +85,8 @@ mod tests {
     fn ports_follow_from_the_first() {
         let options = parse(&[]).expect("no flag is needed");
         assert_eq!((options.requests, options.stock, options.once), (500, 300, false));
-        assert_eq!(options.ports().expect("they are free"), [8080, 8090]);
-        let options = parse(&["--instances=3", "--port=65515"]).expect("good flags");
+        assert_eq!(options.ports().expect("they are free"), [8080, 8090, 8100]);
+        let options = parse(&["--instances=2", "--port=65515"]).expect("good flags");
         assert_eq!(options.ports().expect("they exist"), [65515, 65525, 65535]);
     }
 
@@ -108,8 +100,8 @@ mod tests {
             ("--stock 1000000001", "from 0 to 1000000000 is"),
             ("--instances 33", "from 1 to 32 is"),
             ("--port 65536", "from 1 to 65535 is"),
-            ("--lock consul", "etcd, redis, redlock"),
-            ("--instances 3 --port 65516", "--port of 65515 or lower"),
+            ("--lock redis", "etcd, local, no-lock, atomic-script"),
+            ("--instances 2 --port 65516", "--port of 65515 or lower"),
         ] {
             let options = parse(&line.split(' ').collect::<Vec<_>>());
             let ports = options.and_then(|it| it.ports().map_err(|error| error.to_string()));

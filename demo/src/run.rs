@@ -9,25 +9,20 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging;
-use testkit::etcd::{AuthTokens, EtcdOptions};
-use testkit::redis::RedisOptions;
-use testkit::{LOCK_NAME, OwnedDir};
+use testkit::cluster::{self, Cluster, Spec};
+use testkit::signals::{self, Signals};
+use testkit::{EtcdOptions, LOCK_NAME, OwnedDir, RedisOptions};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
 use super::screen::{Tone, paragraph, say};
 use super::upkeep::supervise;
-use crate::cluster::{self, Cluster, Spec};
 use crate::control::{Control, NewRun, Verdict};
-use crate::locks::{Fence, LockMode, LockServers, Server};
-use crate::signals::{self, Signals};
+use crate::instance::Guard;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
-
-/// How long an unused token of a secured etcd lives: etcd's default.
-const TOKEN_SECONDS: u64 = 300;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -49,7 +44,7 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 /// Returns errors that come before the start. Prints later ones, and then stops everything.
 async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     let ports = options.ports()?;
-    if options.forward && options.lock != LockMode::Etcd {
+    if options.forward && options.lock != Guard::Lock {
         bail!("--forward needs the guard etcd");
     }
     check_ports(&ports)?;
@@ -111,10 +106,11 @@ impl Show<'_> {
     ) -> Result<()> {
         let DemoOptions { requests, stock, once, .. } = *self.options;
         say("starting private servers and the instances; all is removed at the end");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = listener.context("the page's controls have no port")?;
-        let cluster = cluster.insert(self.servers(dir).await?);
-        self.instances(cluster, listener.local_addr()?.port()).await?;
+        let page = self.ports[self.ports.len() - 1];
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, page)).await;
+        let listener = listener.context("the page has no port")?;
+        let cluster = cluster.insert(servers(dir).await?);
+        self.instances(cluster, page).await?;
         let control = Control::of(cluster);
         let serving = Arc::clone(&control).serve(listener);
         let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
@@ -136,9 +132,7 @@ impl Show<'_> {
         if once {
             return Ok(());
         }
-        for line in hints {
-            say(&line);
-        }
+        say(&hints);
         match upkeep.await {}
     }
 
@@ -153,39 +147,20 @@ impl Show<'_> {
         paragraph(tone, label, &text);
     }
 
-    async fn servers(&self, dir: &OwnedDir) -> Result<Cluster> {
-        let DemoOptions { lock, secure, .. } = *self.options;
-        let secured = secure.then_some(AuthTokens::Simple(TOKEN_SECONDS));
-        let etcd = EtcdOptions { secured, ..EtcdOptions::default() };
-        let redis = RedisOptions { secured: secure, ..RedisOptions::default() };
-        let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
-        cluster.lock = LockServers::start(lock, &cluster.dir).await?;
-        let how = if secure { " (mutual TLS and users)" } else { "" };
-        let etcd = cluster.etcd.first().map(|etcd| ("etcd", etcd.port()));
-        for (name, port) in etcd.into_iter().chain([("Redis", cluster.redis.port())]) {
-            say(&format!("{name} answers on 127.0.0.1:{port}{how}"));
-        }
-        for address in cluster.lock.addresses() {
-            say(&format!("the lock is at {address}"));
-        }
-        Ok(cluster)
-    }
-
-    async fn instances(&self, cluster: &mut Cluster, control: u16) -> Result<()> {
-        let DemoOptions { lock, fence, forward, .. } = *self.options;
-        let mut flags = vec![format!("--control={}", cluster::url(control))];
-        if lock.is_shared() {
-            flags.push(format!("--lock-ttl={LOCK_TTL}"));
-        }
-        flags.extend(fence.map(|fence| format!("--fence={}", fence.name())));
+    async fn instances(&self, cluster: &mut Cluster, page: u16) -> Result<()> {
+        let DemoOptions { lock, forward, instances, .. } = *self.options;
+        let mut flags = vec![
+            format!("--control={}", cluster::url(page)),
+            format!("--lock={}", lock.name()),
+            format!("--lock-ttl={LOCK_TTL}"),
+        ];
         if forward {
             flags.push("--peer-listen=127.0.0.1:0".to_owned());
             say("orders go to the instance that holds the lock");
         }
-        say(&format!("guard of the sale: {}", guarded_by(lock, fence)));
-        let instances = self.ports.len();
-        let spec = Spec { lock, instances, flags: &flags, ..Spec::default() };
-        for &port in &self.ports {
+        say(&format!("guard of the sale: {}", lock.description()));
+        let spec = Spec { instances: instances.into(), flags: &flags, ..Spec::default() };
+        for &port in self.ports.iter().filter(|port| **port != page) {
             cluster.start(port, spec).await?;
         }
         for instance in &mut cluster.instances {
@@ -196,46 +171,40 @@ impl Show<'_> {
     }
 
     /// What a viewer can try while the demo serves.
-    fn hints(&self, cluster: &Cluster) -> Vec<String> {
-        let DemoOptions { lock, stock, .. } = *self.options;
-        let (first, last) = (self.ports[0], self.ports[self.ports.len() - 1]);
-        let mut lines = vec![format!(
-            "\nTo try from another terminal, where no call of a demo needs a token:\n  \
-               curl -X PUT -d '{{\"stock\":{stock}}}' http://127.0.0.1:{first}/stock\n  \
-               curl -i -X POST http://127.0.0.1:{first}/stock/reduce\n  \
-               curl http://127.0.0.1:{last}/stock\n  \
-               curl http://127.0.0.1:{last}/orders\n  \
-               redis-cli {} get stock",
-            cluster.redis.tool_flags()
-        )];
-        if lock.server() != Server::None {
-            lines.push(format!("  curl http://127.0.0.1:{first}/lock"));
-        }
-        if let Some(etcd) = cluster.etcd.first() {
-            lines.push(format!("  etcdctl {} lock {LOCK_NAME}", etcd.tool_flags()));
-            lines.push("    (holds the lock: all orders wait until you press Ctrl-C)".to_owned());
-        }
-        lines.push(format!("Logs: {}", cluster.dir.path().display()));
-        let page = cluster::url(first);
-        lines.push(format!("\nServing until Ctrl-C. See the sale again, slowly: {page}"));
-        lines
+    fn hints(&self, cluster: &Cluster) -> String {
+        let stock = self.options.stock;
+        let (first, last) =
+            (&cluster.instances[0], &cluster.instances[cluster.instances.len() - 1]);
+        let (first, last) = (first.url(), last.url());
+        let (redis, etcd) = (cluster.redis.tool_flags(), cluster.etcd[0].tool_flags());
+        let logs = cluster.dir.path().display();
+        format!(
+            "
+To try from another terminal, where no call of a demo needs a token:
+  curl -X PUT -d '{{\"stock\":{stock}}}' {first}/stock
+  curl -i -X POST {first}/stock/reduce
+  curl {last}/stock
+  curl {last}/orders
+  redis-cli {redis} get stock
+  curl {first}/lock
+  etcdctl {etcd} lock {LOCK_NAME}
+    (holds the lock: all orders wait until you press Ctrl-C)
+Logs: {logs}
+
+Serving until Ctrl-C. See the sale again, slowly: {first}"
+        )
     }
 }
 
-fn guarded_by(lock: LockMode, fence: Option<Fence>) -> String {
-    let guard = lock.words();
-    if !lock.is_shared() {
-        return guard;
+async fn servers(dir: &OwnedDir) -> Result<Cluster> {
+    let cluster = Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
+    for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
+        say(&format!("{name} answers on 127.0.0.1:{port}"));
     }
-    let fence = match lock.fence(fence) {
-        Fence::Lock => "the lock's fence",
-        Fence::Store => "the store's fence",
-        Fence::None => "no fence",
-    };
-    format!("{guard}, {fence}")
+    Ok(cluster)
 }
 
-/// Fails early if an instance could not listen on its port.
+/// Fails early if a port is taken.
 fn check_ports(ports: &[u16]) -> Result<()> {
     for &port in ports {
         if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {

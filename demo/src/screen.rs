@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use textwrap::{Options, fill};
+
 /// The width of a line, unless a word is longer.
 const WIDTH: usize = 80;
 
@@ -21,7 +23,9 @@ pub(super) enum Tone {
 /// Writes a wrapped paragraph behind a label; further lines are indented like the text. On a terminal the label has a colour,
 /// unless `NO_COLOR` is set.
 pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
-    let wrapped = wrap(label, text);
+    let indent = " ".repeat(label.len());
+    let options = Options::new(WIDTH).initial_indent(label).subsequent_indent(&indent);
+    let wrapped = fill(text, options);
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match wrapped.strip_prefix(label) {
         Some(rest) if io::stdout().is_terminal() && !is_plain => {
@@ -29,24 +33,4 @@ pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
         }
         _ => say(&wrapped),
     }
-}
-
-fn wrap(label: &str, text: &str) -> String {
-    let indent = label.chars().count();
-    let mut wrapped = label.to_owned();
-    let mut column = indent;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            wrapped.push('\n');
-            wrapped.extend(std::iter::repeat_n(' ', indent));
-            column = indent;
-        } else if column > indent {
-            wrapped.push(' ');
-            column += 1;
-        }
-        wrapped.push_str(word);
-        column += length;
-    }
-    wrapped
 }

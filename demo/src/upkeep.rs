@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use testkit::OwnedDir;
+use testkit::cluster::{self, Cluster, Instance};
 use tokio::time::sleep;
-
-use crate::cluster::{self, Cluster, Instance};
 
 /// How long a killed instance stays away: longer than its lease lives, so that a viewer sees how its claim expires and the next
 /// claim is served.
@@ -22,10 +21,10 @@ const SIGKILL: i32 = 9;
 /// Reports each process that ends, and restarts a killed instance after a while. Never returns: only the user ends the demo, even
 /// if all processes have ended.
 pub(super) async fn supervise(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
-    let Cluster { instances, redis, etcd, lock, dir, program, .. } = cluster;
+    let Cluster { instances, redis, etcd, dir, program, .. } = cluster;
     let report = &report;
     let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
-    let servers = etcd.chain([("Redis", redis.child())]).chain(lock.children());
+    let servers = etcd.chain([("Redis", redis.child())]);
     let servers =
         servers.map(|(name, child)| async move { report(&ended(name, child.wait().await)) });
     let instances = instances.iter_mut().map(|one| keep_alive(one, program, dir, report));

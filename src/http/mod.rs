@@ -62,14 +62,9 @@ use requests::Traffic;
 pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.options.extension.clone();
     let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
-    let long = Router::new()
-        .route("/orders", get(orders::list))
-        .route("/", get(async || page::file("index.html")))
-        .route("/openapi.json", get(async || page::file("openapi.json")))
-        .route("/static/{*name}", get(page::named));
     let routes = for_buyers(&state)
         .route("/stock", put(stock::start))
-        .merge(reply::compressed(long))
+        .merge(reply::compressed(Router::new().route("/orders", get(orders::list))))
         .route("/sales", get(sales::list))
         .route("/sales/{id}", delete(sales::delete))
         .route("/lock", get(lock::queue))
@@ -78,11 +73,16 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    let routes = match extension {
-        Some(extension) => routes.merge(extension.routes()),
-        None => routes,
-    };
-    observed(routes, traffic, others)
+    observed(routes.merge(extension.map_or_else(page_routes, Extension::routes)), traffic, others)
+}
+
+/// The routes of the page, which calls the other routes of its address.
+pub fn page_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let page = Router::new()
+        .route("/", get(async || page::file("index.html")))
+        .route("/openapi.json", get(async || page::file("openapi.json")))
+        .route("/static/{*name}", get(page::named));
+    reply::compressed(page)
 }
 
 /// The routes for buyers, where operators have a separate port.

@@ -36,7 +36,7 @@ pub struct HttpOptions {
     pub allow_origins: Vec<HeaderValue>,
     /// The most clients that wait for events.
     pub watchers: usize,
-    /// Further routes.
+    /// The routes in place of the page's.
     pub extension: Option<Arc<dyn Extension>>,
 }
 
@@ -91,7 +91,7 @@ impl AppState {
     }
 }
 
-/// Further routes and data of an instance. The service has none; the demo plugs in the controls of the page.
+/// Other routes than those of the page. The service has none; the demo plugs in what its page controls.
 pub trait Extension: Send + Sync + 'static {
     /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
@@ -101,7 +101,4 @@ pub trait Extension: Send + Sync + 'static {
     /// # Errors
     /// The request may not do this.
     fn check_start(&self, head: &Parts) -> Result<(), Problem>;
-
-    /// The member `demo` of the events. It is called several times a second while the sale is watched, and must not block.
-    fn view(self: Arc<Self>) -> serde_json::Value;
 }

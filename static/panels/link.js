@@ -19,23 +19,15 @@ export function showLink({ link, now }) {
 
   byId("lost").hidden = !isLost || link.isUnsold || link.needsToken;
   byId("token-form").hidden = !link.needsToken;
-  const other = now?.demo?.instances.find(({ here, up, url }) => !here && up && isReachable(url));
-  const elsewhere = byId("elsewhere");
-  elsewhere.hidden = !other;
-  if (other) elsewhere.href = other.url;
   say({
     "lost-text": now
-      ? `This page has lost its instance and keeps trying. The figures are the last known ones.${other ? " The sale goes on at" : ""}`
+      ? "This page has lost its instance and keeps trying. The figures are the last known ones."
       : "The instance does not answer, or has too many watchers. This page keeps trying.",
-    elsewhere: other?.url ?? "",
   });
   const alerts = link.state === "live" ? now.alerts.filter(({ kind }) => !ELSEWHERE.includes(kind)) : [];
   list(byId("told-alerts"), alerts.map(({ text }) => [{ sign: "✕", ink: "--bad" }, text]));
   alerts.forEach(({ kind }, index) => setData(byId("told-alerts").children[index], "kind", kind));
 }
-
-/** Instances may know each other by names that this browser cannot resolve, such as those of containers. */
-const isReachable = (url) => URL.canParse(url) && new URL(url).hostname === location.hostname;
 
 function words({ state, isUnsold, needsToken }, instance, now) {
   if (state === "live") return `live from instance ${instance}`;

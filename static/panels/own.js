@@ -62,7 +62,7 @@ export class OwnSale {
 
   /** A fault and the fence need a lock with tokens. */
   #limit() {
-    const isLock = this.#demo.locks.includes(byId("guard").value);
+    const isLock = guardOf(byId("guard").value).hasTokens;
     if (!isLock) byId("fault").value = "";
     for (const id of ["fault", "fence"]) byId(id).disabled = !isLock;
   }

@@ -6,7 +6,7 @@ import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
 import { Brush, draw, grid, layout, unitAt } from "./draw.js";
-import { CHAPTERS, LOCK, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
+import { CHAPTERS, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -95,11 +95,8 @@ export class Stage {
     byId("stage").hidden = !this.#demo && this.#shown === NOTHING;
     // the last run can be had without a stream of events
     if (!this.#demo && (now || link.state !== "lost" || this.#seen.size > 0)) return;
-    const { run, guards } = this.#demo ?? {};
-    if (this.#demo) {
-      for (const chapter of CHAPTERS) setData(byId(`chapter-${chapter.id}`), "off", !guards.includes(this.#guard(chapter.run)));
-      this.#showUp();
-    }
+    const run = this.#demo?.run;
+    if (this.#demo) this.#showUp();
     const id = run?.id ?? "";
     if (isRunning(run) && this.#shown === NOTHING && !this.#isBusy) this.#say("A sale is being recorded. It is shown here when it is over.");
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
@@ -126,10 +123,6 @@ export class Stage {
   #keep(recording) {
     this.#kept.set(chapterOf(recording).id, recording);
     return recording;
-  }
-
-  #guard({ guard }) {
-    return guard === LOCK ? this.#demo?.locks[0] : guard;
   }
 
   #open(recording, chapter) {
@@ -180,10 +173,6 @@ export class Stage {
   /** Has the demo run the sale of a chapter, and replays it. */
   async #run(chapter, sale = chapter.run) {
     if (this.#isBusy) return;
-    if (CHAPTERS.includes(chapter) && byId(`chapter-${chapter.id}`).dataset.off) {
-      say({ "stage-error": "This demo was started with another guard." });
-      return;
-    }
     this.#isBusy = true;
     this.#seek(0);
     byId("next").hidden = true;
@@ -192,7 +181,7 @@ export class Stage {
     say({ "stage-error": "" });
     this.#say(`${count(requests)} people come for ${count(stock)} units, to the real shops. ${fault ? "One shop falls asleep for some seconds. " : ""}Recording.`);
     try {
-      const { id } = await call("POST", "demo/run", { ...sale, guard: this.#guard(sale) });
+      const { id } = await call("POST", "demo/run", sale);
       let run;
       do {
         await new Promise((done) => setTimeout(done, LOOK_MS));
@@ -348,7 +337,7 @@ export class Stage {
     this.#shown.shops.forEach((name, index) => {
       const shop = byId("shops").children[index];
       const instance = this.#demo?.instances.find((one) => one.instance === name);
-      setText(shop.querySelector(".shop-port"), name + (!instance ? "" : !instance.up ? " is down" : instance.here ? " (this page)" : ""));
+      setText(shop.querySelector(".shop-port"), name + (!instance ? "" : !instance.up ? " is down" : ""));
       setData(shop, "down", instance && !instance.up);
     });
   }

@@ -3,8 +3,7 @@
 import { count, counted, duration } from "../page/format.js";
 import { mostSold } from "./state.js";
 
-/** Stands for the lock that the demo was started with. */
-export const LOCK = "lock";
+const LOCK = "etcd";
 const SALE = { stock: 300, requests: 500, guard: LOCK, fence: true, fault: null };
 const chapter = (number, id, title, ask, run) => ({ number, id, title, ask, run: { ...SALE, ...run } });
 
@@ -23,12 +22,9 @@ export const OPENING = { id: "opening" };
 /** A run of the visitor's own. */
 const OWN = { id: "own" };
 
-const GUARDS = ["no-lock", "local", "atomic-script"];
-
 /** The chapter that a recording tells. To a visitor who has seen no other one, the shared lock's is the opening. */
 export function chapterOf({ guard, fence, fault }, isFirst) {
-  const kind = GUARDS.includes(guard) ? guard : LOCK;
-  const isIt = ({ run }) => run.guard === kind && run.fault === fault && (kind !== LOCK || run.fence === fence);
+  const isIt = ({ run }) => run.guard === guard && run.fault === fault && (guard !== LOCK || run.fence === fence);
   const chapter = CHAPTERS.find(isIt) ?? OWN;
   return isFirst && chapter.id === "shared" ? OPENING : chapter;
 }

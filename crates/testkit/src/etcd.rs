@@ -105,7 +105,7 @@ pub struct Etcd {
 impl Kind for Etcd {
     const NAME: &str = "etcd";
     const PROGRAM: &str = "etcd";
-    const PACKAGES: [&str; 3] = ["etcd-server etcd-client", "etcd", "etcd"];
+    const PACKAGES: &str = "etcd-server etcd-client";
 
     fn program() -> Option<PathBuf> {
         find_program("FLASH_SALE_ETCD", &["etcd"])

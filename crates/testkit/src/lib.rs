@@ -11,6 +11,8 @@
 //! - [`server`]: what all servers share: kill, restart, stop
 //! - [`child`]: a process that ends with us, even on SIGKILL
 //! - [`dir`]: a directory that is removed with us
+//! - [`cluster`]: the servers of a sale, and instances of the service
+//! - [`signals`]: signals to a program
 //! - [`ports`], [`probe`]: free ports, and requests to servers
 //! - [`proxy`]: a TCP proxy with faults
 //!
@@ -32,6 +34,7 @@
 pub mod certificates;
 pub mod child;
 pub mod client;
+pub mod cluster;
 pub mod copies;
 pub mod dir;
 pub mod etcd;
@@ -49,6 +52,7 @@ pub mod run;
 pub mod sentinel;
 pub mod server;
 pub mod shared;
+pub mod signals;
 pub mod wait;
 pub mod zookeeper;
 

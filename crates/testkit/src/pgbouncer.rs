@@ -22,7 +22,7 @@ pub struct PgBouncer(());
 impl Kind for PgBouncer {
     const NAME: &str = "PgBouncer";
     const PROGRAM: &str = "pgbouncer";
-    const PACKAGES: [&str; 3] = ["pgbouncer"; 3];
+    const PACKAGES: &str = "pgbouncer";
 
     /// It ends `PgBouncer` at once; `TERM` works differently in different versions.
     const END_SIGNAL: &str = "INT";

@@ -48,7 +48,7 @@ pub struct Postgres {
 impl Kind for Postgres {
     const NAME: &str = "PostgreSQL";
     const PROGRAM: &str = "postgres";
-    const PACKAGES: [&str; 3] = ["postgresql", "postgresql-server", "postgresql"];
+    const PACKAGES: &str = "postgresql";
 
     /// This signal ends the connections; after `TERM` PostgreSQL would wait for them.
     const END_SIGNAL: &str = "INT";

@@ -62,7 +62,7 @@ pub struct Redis {
 impl Kind for Redis {
     const NAME: &str = "Redis";
     const PROGRAM: &str = "redis-server";
-    const PACKAGES: [&str; 3] = ["redis-server", "redis (or valkey)", "redis"];
+    const PACKAGES: &str = "redis-server";
 
     /// Valkey serves where Redis is not installed.
     fn program() -> Option<PathBuf> {

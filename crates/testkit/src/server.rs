@@ -26,8 +26,8 @@ pub trait Kind: Sized {
     /// The missing program, in the message if it is not installed.
     const PROGRAM: &str;
 
-    /// The packages that have it, for apt, dnf and brew.
-    const PACKAGES: [&str; 3];
+    /// The packages of Debian and Ubuntu that have it.
+    const PACKAGES: &str;
 
     /// The name of the signal that asks it to end.
     const END_SIGNAL: &str = "TERM";
@@ -191,12 +191,9 @@ pub struct ServerError(String);
 
 impl ServerError {
     fn not_installed<K: Kind>() -> Self {
-        let (program, [apt, dnf, brew]) = (K::PROGRAM, K::PACKAGES);
+        let (program, packages) = (K::PROGRAM, K::PACKAGES);
         Self(format!(
-            "{program} is not installed: run `make setup`, or install it yourself\n  \
-             Debian, Ubuntu:  apt-get install {apt}\n  \
-             Fedora:          dnf install {dnf}\n  \
-             macOS:           brew install {brew}"
+            "{program} is not installed: run `make setup`, or `apt-get install {packages}` on Debian and Ubuntu"
         ))
     }
 

@@ -43,11 +43,7 @@ pub struct ZooKeeper {
 impl Kind for ZooKeeper {
     const NAME: &str = "ZooKeeper";
     const PROGRAM: &str = "zookeeper.jar";
-    const PACKAGES: [&str; 3] = [
-        "libzookeeper-java openjdk-17-jre-headless",
-        "java-17-openjdk-headless, and ZooKeeper's jars in /usr/share/java",
-        "openjdk@17, and ZooKeeper's jars in /usr/share/java",
-    ];
+    const PACKAGES: &str = "libzookeeper-java openjdk-17-jre-headless";
 
     fn program() -> Option<PathBuf> {
         Some(java(&[])?.0)

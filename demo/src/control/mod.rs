@@ -1,8 +1,8 @@
-//! The control of a demo: the one process that runs sales and asks the instances for their status. An instance knows the
-//! address of the control, and no other instance.
+//! The control of a demo: the one process that serves the page, runs sales, and asks the instances for their status. An instance
+//! knows the address of the control, and no other instance.
 
-pub(crate) mod client;
-pub(crate) mod problem;
+mod forward;
+mod problem;
 pub(crate) mod record;
 mod replay;
 mod routes;
@@ -14,13 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::uri::Authority;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, StatusCode};
 use clap::Args;
-use flash_sale::http::problem::{Problem, ProblemType};
+use flash_sale::http::problem::Problem;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testkit::cluster::Cluster;
+use testkit::probe;
+use testkit::signals::Signals;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -28,10 +31,7 @@ use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
 use self::record::{Command, Note, Status};
 pub use self::record::{Fault, NewRun, Run, State, Verdict};
 use self::run::Begun;
-use crate::cluster::Cluster;
-use crate::locks::LockMode;
-use crate::signals::Signals;
-use crate::writer::tenures::{Tenure, now_ms};
+use crate::instance::rig::{Tenure, now_ms};
 
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
@@ -49,8 +49,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the start of a sale may take: it waits for the lock.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The path at which a run's victim reports that it has reached its fault. No page can call it: instances pass on only calls
-/// below `/demo`.
+/// The path at which a run's victim reports that it has reached its fault.
 pub(crate) const HIT: &str = "/hit";
 
 /// The most notes that are kept.
@@ -84,7 +83,7 @@ pub async fn serve(options: ControlOptions) -> io::Result<()> {
 }
 
 /// Parses an address of the form `http://HOST:PORT`.
-pub(crate) fn address(text: &str) -> Result<Authority, &'static str> {
+pub fn address(text: &str) -> Result<Authority, &'static str> {
     let authority = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
     let has_port = |authority: &Authority| authority.port().is_some();
@@ -131,16 +130,14 @@ impl Instance {
             (&Method::POST, _) => COMMAND_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
-        let url = format!("http://{}{path}", self.authority);
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let answer = client::send(Request::builder().method(method).uri(url), body, limit).await;
-        let sentence = match answer {
-            Ok((StatusCode::OK, body)) => match serde_json::from_slice(&body) {
+        let sentence = match probe::ask(&self.authority, method, path, body, limit).await {
+            Ok((StatusCode::OK, body)) => match serde_json::from_str(&body) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error.to_string(),
             },
             Ok((status, body)) => {
-                let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let problem: Value = serde_json::from_str(&body).unwrap_or_default();
                 let without_reason = || format!("Instance {} answered {status}.", self.name);
                 problem["detail"].as_str().map_or_else(without_reason, str::to_owned)
             }
@@ -197,10 +194,10 @@ impl Control {
         self.instances().into_iter().filter(|instance| instance.is_up).collect()
     }
 
-    /// The last status of this instance, or else of any other.
-    fn status_at(&self, name: Option<&str>) -> Option<Status> {
+    /// The last status of an instance, if possible of one that is up.
+    fn status(&self) -> Option<Status> {
         let mut all = self.instances();
-        all.sort_by_key(|instance| (Some(&*instance.name) != name, !instance.is_up));
+        all.sort_by_key(|instance| !instance.is_up);
         all.into_iter().find_map(|instance| instance.status)
     }
 
@@ -252,24 +249,12 @@ impl Control {
         of_running.try_for_each(|(_, done)| done)
     }
 
-    fn check_guard(&self, guard: LockMode) -> Result<(), Problem> {
-        let guards = self.status_at(None).ok_or_else(nobody_answers)?.guards;
-        if guards.contains(&guard) {
-            return Ok(());
-        }
-        let names: Vec<_> = guards.into_iter().map(LockMode::name).collect();
-        let detail = format!("a guard of this demo is {}", names.join(", "));
-        Err(Problem::new(ProblemType::BAD_BODY, detail))
-    }
-
-    /// The running instance that a fault hits: another one than `from`, which serves the page.
-    fn instance_other_than(&self, from: Option<&str>) -> Result<Instance, Problem> {
-        let up = self.up();
-        let another = up.iter().rev().find(|instance| Some(&*instance.name) != from);
-        another.filter(|_| up.len() > 1).cloned().ok_or_else(|| {
-            let detail = "a fault needs a second running instance, to take over the lock";
-            Problem::new(NEEDS_INSTANCES, detail)
-        })
+    /// The running instance that a fault hits: the last one, since the page shows the events of the first.
+    fn victim(&self) -> Result<Instance, Problem> {
+        let mut up = self.up();
+        let last = up.pop().filter(|_| !up.is_empty());
+        let detail = "a fault needs a second running instance, to take over the lock";
+        last.ok_or_else(|| Problem::new(NEEDS_INSTANCES, detail))
     }
 }
 

@@ -3,8 +3,6 @@
 use axum::http::StatusCode;
 use flash_sale::http::problem::ProblemType;
 
-pub(crate) const NO_CONTROL: &ProblemType =
-    &of("no-control", StatusCode::SERVICE_UNAVAILABLE, "No control answers");
 pub(super) const UNKNOWN_INSTANCE: &ProblemType =
     &of("unknown-instance", StatusCode::NOT_FOUND, "No instance of this name");
 pub(super) const NO_RUN: &ProblemType = &of("no-run", StatusCode::NOT_FOUND, "No run yet");

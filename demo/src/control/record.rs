@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::locks::LockMode;
+use crate::instance::Guard;
 
 /// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,7 +33,7 @@ pub struct NewRun {
     pub stock: u64,
     pub requests: u64,
     /// `None`: the present guard of new orders.
-    pub guard: Option<LockMode>,
+    pub guard: Option<Guard>,
     /// `None`: the present one.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
@@ -50,7 +50,7 @@ pub struct Run {
     pub hit_ms: Option<f64>,
     pub stock: u64,
     pub requests: u64,
-    pub guard: LockMode,
+    pub guard: Guard,
     pub fence: bool,
     pub fault: Option<Fault>,
     pub victim: Option<String>,
@@ -86,11 +86,7 @@ pub struct Verdict {
 pub(crate) struct Status {
     pub(crate) instance: String,
     /// The guard of new orders.
-    pub(crate) guard: LockMode,
-    /// The guards that can be chosen; the first is the one that the demo was started with.
-    pub(crate) guards: Vec<LockMode>,
-    /// The guards under which a fault can hit a holder.
-    pub(crate) locks: Vec<LockMode>,
+    pub(crate) guard: Guard,
     pub(crate) fence: bool,
     pub(crate) stale_batches: u64,
 }
@@ -100,7 +96,7 @@ pub(crate) struct Status {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Command {
     /// Set the guard of new orders.
-    Guard(LockMode),
+    Guard(Guard),
     /// Set whether the store compares tokens.
     Fence(bool),
     /// Set the fault at the next write under the lock, or none.
@@ -109,7 +105,7 @@ pub(crate) enum Command {
     Kill {},
 }
 
-/// A note for the pages of all instances, except that of the instance `about`.
+/// A note for the page, except where it shows the events of the instance `about`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Note {
     /// When it happened, in Unix milliseconds.

@@ -8,7 +8,7 @@
 //! | `asked`, `none`, `failed` | buyer, shop | the buyer ordered; was told sold out; got no other answer |
 //! | `sold` | buyer, shop, unit, token | two buyers with one unit: it was sold twice |
 //! | `read` | shop, units left | before a write without a shared lock |
-//! | `key`, `drop` | shop, token | the instance was about to write first; released the lock, or learned that it had lost it |
+//! | `key`, `drop` | shop, token | the instance was about to write first; had written last |
 //! | `bounced` | shop, token, fence | the store refused the token |
 //! | `asleep`, `awake`, `killed` | shop | it was paused; went on; was killed |
 
@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 
 use super::Instance;
 use super::record::{Fault, Run};
-use crate::baselines::naive;
-use crate::writer::tenures::Tenure;
+use crate::instance::rig::{MOST_LOOKS, Tenure};
 
 /// About how many events there are at most.
 const MOST: usize = 4000;
@@ -44,6 +43,8 @@ pub(super) fn replay(
         events.push((sent, json!([sent, "asked", buyer, asked])));
         let event = match order.sold() {
             Some((left, token)) => {
+                let holder = instances.iter().find(|one| one.name == shops[shop]);
+                let token = token.or_else(|| held_at(run, holder?, order.ended));
                 let unit = i64::try_from(run.stock).unwrap_or(i64::MAX) - left;
                 json!([ended, "sold", buyer, shop, unit, token])
             }
@@ -66,6 +67,15 @@ pub(super) fn replay(
         "sample": (step > 1).then(|| json!({"of": orders.len()})),
         "events": events.into_iter().map(|(_, event)| event).collect::<Value>(),
     })
+}
+
+/// The token under which the instance last began to write before this time, in microseconds since the run began: without the fence,
+/// the store is told of none.
+fn held_at(run: &Run, instance: &Instance, at: u64) -> Option<i64> {
+    #[expect(clippy::cast_precision_loss, reason = "a time")]
+    let span = run.began_ms..=run.began_ms + at as f64 / 1e3;
+    let last = instance.tenures.iter().rfind(|tenure| span.contains(&tenure.from_ms));
+    last.map(|tenure| tenure.token)
 }
 
 /// What the lock, the fence and the fault did to the instances. `first` is the time of the first request, in microseconds since
@@ -107,7 +117,7 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
         }
     }
     // an instance forgets the first reads of a larger run
-    let is_whole = run.requests <= naive::MOST as u64;
+    let is_whole = run.requests <= MOST_LOOKS as u64;
     for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
         let Some(shop) = place(&instance.name) else { continue };
         for (at, left) in instance.looks.iter().filter(|(at, _)| *at >= run.began_ms) {

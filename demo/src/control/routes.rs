@@ -1,4 +1,4 @@
-//! The calls of the page, which its instance passes on. `curl --json` can send them too.
+//! The page and its calls. `curl --json` can send them too.
 //!
 //! | call | effect |
 //! |---|---|
@@ -6,10 +6,11 @@
 //! | ... `"guard":"etcd","fence":false,"fault":"pause"` | pauses the holder beyond its lease, between read and write; with `"fence":true` its batch is refused |
 //! | ... `"fault":"kill"` | kills the holder |
 //! | `GET`, `DELETE /demo/run` | the run with its verdict; stops it |
-//! | `PUT /demo/guard` `{"guard":"local"}`, `PUT /demo/fence` `{"on":false}` | guard and fence of later orders, at all instances; `true` restores the fence that `--fence` chose |
+//! | `PUT /demo/guard` `{"guard":"local"}`, `PUT /demo/fence` `{"on":false}` | guard and fence of later orders, at all instances |
 //! | `POST /demo/pause`, `POST /demo/kill` `{"instance":"8090"}` | pauses the instance at its next write under the lock; kills it |
 //! | `GET /demo` | the choices, and the instances that are up |
 //! | `GET /demo/run/replay` | the last judged run, [event by event](super::replay), or `null` |
+//! | `GET /events`, `/stock` and others | of the first instance that is [up](super::forward) |
 //!
 //! Their problem types, besides those of the service, are in [`problem`](super::problem).
 
@@ -22,19 +23,26 @@ use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use axum::response::Response;
-use axum::routing::{get, post, put};
+use axum::routing::{any, get, post, put};
+use clap::ValueEnum as _;
 use flash_sale::http::problem::{Problem, ProblemType};
-use flash_sale::http::{body, reply};
+use flash_sale::http::{body, page_routes, reply};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::problem::{NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
-use super::{Control, HIT, Instance, MAX_REQUESTS, MAX_STOCK, client};
-use crate::relay::same_site;
+use super::{Control, HIT, Instance, MAX_REQUESTS, MAX_STOCK, forward};
+use crate::instance::Guard;
+use crate::same_site;
 
 pub(super) fn routes(control: Arc<Control>) -> Router {
-    Router::new()
+    let mut routes = Router::new();
+    for path in ["/stock", "/stock/reduce", "/lock", "/orders", "/metrics"] {
+        routes = routes.route(path, any(forward::call));
+    }
+    routes
+        .route("/events", get(forward::events))
         .route("/demo", get(show))
         .route("/demo/run", get(show_run).post(start_run).delete(stop_run))
         .route("/demo/run/replay", get(replay))
@@ -43,6 +51,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
         .layer(from_fn(same_site::layer))
+        .merge(page_routes())
         .route(HIT, post(hit))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)
@@ -51,8 +60,6 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
 /// A call of a page.
 struct Call {
     control: Arc<Control>,
-    /// The instance that served the page.
-    from: Option<String>,
     body: Bytes,
 }
 
@@ -60,10 +67,24 @@ impl FromRequest<Arc<Control>> for Call {
     type Rejection = Problem;
 
     async fn from_request(request: Request, control: &Arc<Control>) -> Result<Self, Problem> {
-        let (head, content) = request.into_parts();
-        let from = head.headers.get(client::FROM).and_then(|name| name.to_str().ok());
-        let from = from.map(str::to_owned);
-        Ok(Self { control: Arc::clone(control), from, body: body::read(content).await? })
+        Ok(Self { control: Arc::clone(control), body: body::read(request.into_body()).await? })
+    }
+}
+
+impl Control {
+    /// The choices, the instances and the run; `null` until an instance has answered.
+    pub(super) fn view(&self) -> Value {
+        let Some(status) = self.status() else { return Value::Null };
+        let instances = self.instances().into_iter();
+        let instances = instances.map(|one| json!({"instance": one.name, "up": one.is_up}));
+        let mut view = json!(status);
+        view["guards"] = json!(Guard::value_variants());
+        view["max_requests"] = json!(MAX_REQUESTS);
+        view["max_stock"] = json!(MAX_STOCK);
+        view["instances"] = instances.collect();
+        view["run"] = json!(self.current_run());
+        view["notes"] = json!(self.known.lock().notes);
+        view
     }
 }
 
@@ -79,8 +100,12 @@ impl Call {
         field.ok_or_else(|| bad_body(form))
     }
 
+    fn instance(&self) -> Result<String, Problem> {
+        self.field("instance", "{\"instance\":\"8090\"}")
+    }
+
     async fn victim(&self) -> Result<Instance, Problem> {
-        let instance: String = self.field("instance", "{\"instance\":\"8090\"}")?;
+        let instance = self.instance()?;
         self.control.read_all().await;
         let found = self.control.instances().into_iter().find(|one| one.name == instance);
         let detail = "the demo has no instance of this name";
@@ -92,25 +117,8 @@ fn bad_body(form: &str) -> Problem {
     Problem::new(ProblemType::BAD_BODY, format!("the body is a JSON object such as {form}"))
 }
 
-/// The choices, the instances and the run; `null` until an instance has answered.
 async fn show(call: Call) -> Response {
-    let Call { control, from, .. } = call;
-    let Some(status) = control.status_at(from.as_deref()) else { return reply::json(&Value::Null) };
-    let instances = control.instances().into_iter().map(|instance| {
-        json!({
-            "instance": instance.name,
-            "url": format!("http://{}", instance.authority),
-            "up": instance.is_up,
-            "here": Some(instance.name) == from,
-        })
-    });
-    let mut view = json!(status);
-    view["max_requests"] = json!(MAX_REQUESTS);
-    view["max_stock"] = json!(MAX_STOCK);
-    view["instances"] = instances.collect();
-    view["run"] = json!(control.current_run());
-    view["notes"] = json!(control.known.lock().notes);
-    reply::json(&view)
+    reply::json(&call.control.view())
 }
 
 async fn show_run(call: Call) -> Result<Response, Problem> {
@@ -136,13 +144,13 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
     if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
-    let (run, _task) = call.control.begin(wanted, call.from.as_deref()).await?;
+    let (run, _task) = call.control.begin(wanted).await?;
     Ok(accepted(&json!(run)))
 }
 
-async fn hit(call: Call) -> Response {
-    call.control.note_hit(call.from.as_deref());
-    reply::json(&Value::Null)
+async fn hit(call: Call) -> Result<Response, Problem> {
+    call.control.note_hit(&call.instance()?);
+    Ok(reply::json(&Value::Null))
 }
 
 async fn stop_run(call: Call) -> Result<Response, Problem> {
@@ -151,8 +159,6 @@ async fn stop_run(call: Call) -> Result<Response, Problem> {
 
 async fn set_guard(call: Call) -> Result<Response, Problem> {
     let guard = call.field("guard", "{\"guard\":\"no-lock\"}")?;
-    call.control.read_all().await;
-    call.control.check_guard(guard)?;
     switch(call, Command::Guard(guard)).await
 }
 

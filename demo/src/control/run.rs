@@ -17,8 +17,9 @@ use super::problem::RUN_IN_PROGRESS;
 use super::record::{Command, Fault, NewRun, Run, State, Verdict};
 use super::replay::replay;
 use super::{Control, Instance, nobody_answers};
+use crate::instance::Guard;
+use crate::instance::rig::{now_ms, unix_ms};
 use crate::verdict::judge;
-use crate::writer::tenures::{now_ms, unix_ms};
 
 /// How long the victim may take to reach the fault before the other buyers start.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,30 +64,27 @@ fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
 }
 
 impl Control {
-    /// Begins a run. Returns it with the task that carries it out. `from` is the instance whose page asks for it: no fault hits
-    /// that instance, so that the page stays.
+    /// Begins a run. Returns it with the task that carries it out.
     ///
     /// # Errors
     /// The run is not possible, or another one is in progress.
     pub(super) async fn begin(
         self: &Arc<Self>,
         wanted: NewRun,
-        from: Option<&str>,
     ) -> Result<(Run, JoinHandle<()>), Problem> {
         self.read_all().await;
         // check this first: a sleeping victim of a running run is not up, which would give a misleading error
         check_idle(self.known.lock().run.as_ref())?;
         let shops = self.up();
-        let status = self.status_at(from).filter(|_| !shops.is_empty());
+        let status = self.status().filter(|_| !shops.is_empty());
         let status = status.ok_or_else(nobody_answers)?;
         let guard = wanted.guard.unwrap_or(status.guard);
-        self.check_guard(guard)?;
         let victim = match wanted.fault {
-            Some(_) if !status.locks.contains(&guard) => {
+            Some(_) if guard != Guard::Lock => {
                 let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
                 return Err(Problem::new(ProblemType::BAD_BODY, detail));
             }
-            Some(_) => Some(self.instance_other_than(from)?.name),
+            Some(_) => Some(self.victim()?.name),
             None => None,
         };
         let run = Run {
@@ -118,7 +116,7 @@ impl Control {
     /// # Errors
     /// The run is not possible, or another one is in progress.
     pub async fn run(self: &Arc<Self>, wanted: NewRun) -> Result<Run, Problem> {
-        let (run, task) = self.begin(wanted, None).await?;
+        let (run, task) = self.begin(wanted).await?;
         task.await.expect("it does not panic");
         Ok(self.current_run().unwrap_or(run))
     }
@@ -136,11 +134,10 @@ impl Control {
         Some(begun.now())
     }
 
-    /// Notes that `from` has reached its fault, if it is the victim of the run.
-    pub(super) fn note_hit(&self, from: Option<&str>) {
+    /// Notes that `instance` has reached its fault, if it is the victim of the run.
+    pub(super) fn note_hit(&self, instance: &str) {
         let mut known = self.known.lock();
-        let begun = known.run.as_mut();
-        let begun = begun.filter(|it| from.is_some() && it.run.victim.as_deref() == from);
+        let begun = known.run.as_mut().filter(|it| it.run.victim.as_deref() == Some(instance));
         if let Some(Begun { run, hit, .. }) = begun.filter(|begun| !begun.run.is_over()) {
             run.hit_ms = Some(now_ms());
             hit.cancel();
@@ -190,7 +187,7 @@ impl Control {
             victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
-        let sums = (!run.guard.keeps_ledger()).then_some("--without-ledger");
+        let sums = run.guard.flaw().is_some().then_some("--without-ledger");
         // without the fence, the demo's writer marks no repeated answer
         let again = (!run.fence).then_some("--again=0");
         let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).map(str::to_owned);

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use futures_util::future::join_all;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use testkit::client::{Answer, Connection};
 use testkit::ports;
 use testkit::shared::fresh_database;
@@ -18,32 +18,31 @@ use crate::launch;
 
 /// Two instances of one sale, and their control.
 struct Pair {
-    ports: [u16; 2],
+    /// Those of the instances, and of the control.
+    ports: [u16; 3],
     children: [Child; 2],
     control: Child,
-    /// With a file `stop`, the second instance stops once, when it is about to write.
-    dir: TempDir,
 }
+
+/// Calls to the control, in `Pair::ports`.
+const PAGE: usize = 2;
 
 impl Pair {
     async fn start() -> Self {
-        let [control, ports @ ..]: [u16; 3] = ports::free_ports().unwrap();
+        let ports @ [first, second, control] = ports::free_ports().unwrap();
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
         let lock_name = fresh_lock_name();
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let (control_url, urls) = (url(control), ports.map(url).join(","));
+        let (control_url, urls) = (url(control), [first, second].map(url).join(","));
         let sale = ["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock_name];
         let flags = [&sale[..], &["--lock-ttl", "2s", "--control", &control_url]].concat();
         let control = launch::start("control", control, &["--instances", &urls]).await;
-        let dir = tempfile::tempdir().unwrap();
-        let stop = format!("before-write:stop:{}/stop", dir.path().display());
-        let stopping = [&flags[..], &["--fault-at", &stop]].concat();
-        let first = launch::start("serve", ports[0], &flags);
-        let children = tokio::join!(first, launch::start("serve", ports[1], &stopping)).into();
-        Self { ports, children, control, dir }
+        let instances = [first, second].map(|port| launch::start("serve", port, &flags));
+        let children = join_all(instances).await.try_into().unwrap();
+        Self { ports, children, control }
     }
 
-    /// Calls the first or the second.
+    /// Calls an instance or the page.
     async fn call(&self, at: usize, line: &str, body: &Value) -> Answer {
         let (host, body) = (format!("127.0.0.1:{}", self.ports[at]), body.to_string());
         let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}", body.len());
@@ -54,29 +53,31 @@ impl Pair {
         serde_json::from_str(&self.call(at, line, body).await.body).unwrap()
     }
 
-    /// Carries out a run from the first, and returns it with its verdict. If told to, the second stops between its first look at
+    /// Carries out a run, and returns it with its verdict. If told to, the second stops between its first look at
     /// the stock and the write until the first has sold to all of its buyers. Where the first had done so before that look, the
     /// run shows nothing, and is repeated.
     async fn run(&self, wanted: Value, is_overtaken: bool) -> Value {
         let [stock, requests] = ["stock", "requests"].map(|name| wanted[name].as_u64().unwrap());
         loop {
             if is_overtaken {
-                std::fs::write(self.dir.path().join("stop"), "").unwrap();
+                // the control's own command; it is woken up earlier than by its alarm
+                let stop = json!({"fault": "pause"});
+                assert_eq!(self.call(1, "POST /demo/here", &stop).await.status, 200);
             }
-            let answer = self.call(0, "POST /demo/run", &wanted).await;
+            let answer = self.call(PAGE, "POST /demo/run", &wanted).await;
             assert_eq!(answer.status, 202, "{answer:?}");
             if is_overtaken {
                 launch::until_stopped(&self.children[1]).await;
                 eventually("the first has sold", async || {
-                    let run = self.json(0, "GET /demo/run", &json!({})).await;
+                    let run = self.json(PAGE, "GET /demo/run", &json!({})).await;
                     run["sold"].as_u64().unwrap() >= requests / 2
                 })
                 .await;
                 launch::signal(&self.children[1], Signal::CONT);
             }
-            let run = self.over(0).await;
+            let run = self.over().await;
             assert_eq!(run["state"], "done", "{run}");
-            let replay = Replay(self.json(0, "GET /demo/run/replay", &json!({})).await);
+            let replay = Replay(self.json(PAGE, "GET /demo/run/replay", &json!({})).await);
             let second = json!(self.ports[1].to_string());
             let look = replay.all("read").into_iter().find(|look| replay.shop(look) == second);
             if !is_overtaken || look.unwrap()[3].as_u64() > Some(stock - requests / 2) {
@@ -85,11 +86,11 @@ impl Pair {
         }
     }
 
-    /// The run of this instance, once it is over.
-    async fn over(&self, at: usize) -> Value {
+    /// The run, once it is over.
+    async fn over(&self) -> Value {
         let mut run = Value::Null;
         eventually("the run is over", async || {
-            run = self.json(at, "GET /demo/run", &json!({})).await;
+            run = self.json(PAGE, "GET /demo/run", &json!({})).await;
             run["state"] == "done" || run["state"] == "failed"
         })
         .await;
@@ -151,7 +152,7 @@ fn entries(ledger: &Value) -> BTreeMap<u64, Value> {
 #[tokio::test]
 async fn runs_are_judged_and_can_be_replayed() {
     let mut pair = Pair::start().await;
-    assert_eq!(pair.json(0, "GET /demo/run/replay", &json!({})).await, Value::Null);
+    assert_eq!(pair.json(PAGE, "GET /demo/run/replay", &json!({})).await, Value::Null);
     for (guard, fence, fault, words) in [
         ("etcd", true, None, "60 of 60 sold, 40 told sold out"),
         ("no-lock", true, None, "too many. That is what happens"),
@@ -181,10 +182,10 @@ async fn runs_are_judged_and_can_be_replayed() {
             run["victim"],
             if is_hit { pair.ports[1].to_string().into() } else { Value::Null }
         );
-        let other = pair.json(0, "GET /demo", &json!({})).await;
+        let other = pair.json(PAGE, "GET /demo", &json!({})).await;
         assert_eq!((&other["guard"], &other["run"]["id"]), (&guard.into(), &run["id"]), "{other}");
 
-        let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+        let replay = Replay(pair.json(PAGE, "GET /demo/run/replay", &json!({})).await);
         for name in ["guard", "fence", "fault", "stock"] {
             assert_eq!(replay.0[name], run[name], "{name}");
         }
@@ -203,10 +204,10 @@ async fn runs_are_judged_and_can_be_replayed() {
         if guard == "etcd" || guard == "atomic-script" {
             let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
             let [mut seen, mut written] = [replay.sold(), entries(&ledger)];
-            if fault == Some("kill") {
-                // who had no answer from the victim was told by the other one
-                seen.values_mut().chain(written.values_mut()).for_each(|it| drop(it[0].take()));
-            }
+            // who had no answer from a dead victim was told by the other; without the fence, the store is told of no token
+            let differs = if fence { (fault == Some("kill")).then_some(0) } else { Some(2) };
+            let both = seen.values_mut().chain(written.values_mut());
+            both.zip(differs.into_iter().cycle()).for_each(|(it, place)| drop(it[place].take()));
             assert_eq!(seen, written, "{run}");
         }
         // without a shared lock a shop sells what it has read
@@ -242,10 +243,10 @@ async fn runs_are_judged_and_can_be_replayed() {
     let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
     assert!(!ended.success(), "{ended}");
     let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
-    pair.call(0, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
+    pair.call(PAGE, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
     // of a large run, some buyers
     let run = pair.run(json!({"stock": 60, "requests": 3000}), false).await;
-    let replay = Replay(pair.json(0, "GET /demo/run/replay", &json!({})).await);
+    let replay = Replay(pair.json(PAGE, "GET /demo/run/replay", &json!({})).await);
     assert_eq!((&replay.0["run"], &replay.0["sample"]), (&run["id"], &json!({"of": 3000})));
     let [asked, sold, none] = ["asked", "sold", "none"].map(|what| replay.all(what).len());
     assert!((1000..2000).contains(&asked) && asked == sold + none, "{asked} {sold} {none}");
@@ -258,17 +259,16 @@ async fn runs_are_judged_and_can_be_replayed() {
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
-    for (at, line, body) in [
-        (0, "PUT /demo/guard", json!({"guard": "local"})),
-        (1, "PUT /demo/fence", json!({"on": false})),
-    ] {
-        let answer = pair.call(at, line, &body).await;
+    for (line, body) in
+        [("PUT /demo/guard", json!({"guard": "local"})), ("PUT /demo/fence", json!({"on": false}))]
+    {
+        let answer = pair.call(PAGE, line, &body).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
+    let demo = pair.json(PAGE, "GET /demo", &json!({})).await;
+    assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
+    assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock", "atomic-script"]));
     for at in [0, 1] {
-        let demo = pair.json(at, "GET /demo", &json!({})).await;
-        assert_eq!((&demo["guard"], &demo["fence"]), (&"local".into(), &false.into()), "{demo}");
-        assert_eq!(demo["guards"], json!(["etcd", "local", "no-lock", "atomic-script"]));
         let version = pair.json(at, "GET /version", &json!({})).await;
         assert_eq!(version["without"], json!(["fence"]));
         let metrics = pair.call(at, "GET /metrics", &json!({})).await.body;
@@ -285,17 +285,17 @@ async fn switches_reach_all_instances() {
             json!({"stock": 1, "requests": 1, "guard": "no-lock", "fault": "pause"}),
         ),
     ] {
-        pair.call(0, line, &body).await.assert_problem(400, "bad-body");
+        pair.call(PAGE, line, &body).await.assert_problem(400, "bad-body");
     }
     let nobody = json!({"instance": "nobody"});
-    pair.call(0, "POST /demo/kill", &nobody).await.assert_problem(404, "unknown-instance");
+    pair.call(PAGE, "POST /demo/kill", &nobody).await.assert_problem(404, "unknown-instance");
     let named = json!({"instance": pair.ports[1].to_string()});
-    let answer = pair.call(0, "POST /demo/kill", &named).await;
+    let answer = pair.call(PAGE, "POST /demo/kill", &named).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     let ended = timeout(DEADLINE, pair.children[1].wait()).await.unwrap().unwrap();
     assert!(!ended.success(), "{ended}");
     eventually("it is known to be away", async || {
-        let demo = pair.json(0, "GET /demo", &json!({})).await;
+        let demo = pair.json(PAGE, "GET /demo", &json!({})).await;
         demo["instances"][1]["up"] == false && demo["instances"][0]["up"] == true
     })
     .await;
@@ -308,51 +308,51 @@ async fn a_fault_that_is_not_reached_is_not_claimed() {
     let pair = Pair::start().await;
     for fault in ["pause", "kill"] {
         let wanted = json!({"stock": 0, "requests": 10, "guard": "etcd", "fault": fault});
-        assert_eq!(pair.call(0, "POST /demo/run", &wanted).await.status, 202);
+        assert_eq!(pair.call(PAGE, "POST /demo/run", &wanted).await.status, 202);
         eventually("the others wait for the fault", async || {
-            pair.json(0, "GET /demo/run", &json!({})).await["state"] == "firing"
+            pair.json(PAGE, "GET /demo/run", &json!({})).await["state"] == "firing"
         })
         .await;
         launch::signal(&pair.children[1], Signal::STOP);
         eventually("it is missed", async || {
-            pair.json(0, "GET /demo", &json!({})).await["instances"][1]["up"] == false
+            pair.json(PAGE, "GET /demo", &json!({})).await["instances"][1]["up"] == false
         })
         .await;
         launch::signal(&pair.children[1], Signal::CONT);
-        let run = pair.over(0).await;
+        let run = pair.over().await;
         assert_eq!((&run["hit_ms"], &run["state"]), (&Value::Null, &"done".into()), "{run}");
         let text = run["verdict"]["text"].as_str().unwrap();
         assert!(text.contains("did not get to its fault"), "{run}");
         eventually("it is back", async || {
-            pair.json(0, "GET /demo", &json!({})).await["instances"][1]["up"] == true
+            pair.json(PAGE, "GET /demo", &json!({})).await["instances"][1]["up"] == true
         })
         .await;
     }
 }
 
-/// Goal: there is one run at a time, also if two instances are asked at once.
+/// Goal: there is one run at a time, also if two are asked for at once.
 #[tokio::test]
 async fn one_run_at_a_time() {
     let pair = Pair::start().await;
     for method in ["GET", "DELETE"] {
         let line = format!("{method} /demo/run");
-        pair.call(0, &line, &json!({})).await.assert_problem(404, "no-run");
+        pair.call(PAGE, &line, &json!({})).await.assert_problem(404, "no-run");
     }
     let sale = json!({"stock": 20, "requests": 40, "guard": "etcd"});
     for _ in 0..20 {
-        let begin = |at| pair.call(at, "POST /demo/run", &sale);
-        let answers = <[Answer; 2]>::from(tokio::join!(begin(0), begin(1)));
+        let begin = || pair.call(PAGE, "POST /demo/run", &sale);
+        let answers = <[Answer; 2]>::from(tokio::join!(begin(), begin()));
         let winner = answers.iter().position(|answer| answer.status == 202).expect("one begins");
         answers[1 - winner].assert_problem(409, "run-in-progress");
-        let run = pair.over(winner).await;
+        let run = pair.over().await;
         assert_eq!(run["verdict"]["pass"], true, "{run}");
     }
     // nor while the victim of the first one is asleep
     let paused = json!({"stock": 20, "requests": 40, "guard": "etcd", "fault": "pause"});
-    assert_eq!(pair.call(0, "POST /demo/run", &paused).await.status, 202);
-    let is_hit = async || pair.json(0, "GET /demo/run", &json!({})).await["hit_ms"].is_number();
+    assert_eq!(pair.call(PAGE, "POST /demo/run", &paused).await.status, 202);
+    let is_hit = async || pair.json(PAGE, "GET /demo/run", &json!({})).await["hit_ms"].is_number();
     eventually("it is asleep", is_hit).await;
-    pair.call(0, "POST /demo/run", &paused).await.assert_problem(409, "run-in-progress");
+    pair.call(PAGE, "POST /demo/run", &paused).await.assert_problem(409, "run-in-progress");
 }
 
 /// Goal: a run that is stopped, or whose sale another one replaces, ends without a verdict, since neither is a fault of the
@@ -362,21 +362,21 @@ async fn a_run_without_an_end_has_no_verdict() {
     let pair = Pair::start().await;
     let long = json!({"stock": 1_000_000, "requests": 20_000, "guard": "etcd"});
     for error in ["The run was stopped.", "Another sale was started meanwhile."] {
-        assert_eq!(pair.call(0, "POST /demo/run", &long).await.status, 202);
+        assert_eq!(pair.call(PAGE, "POST /demo/run", &long).await.status, 202);
         eventually("orders were answered", async || {
-            pair.json(0, "GET /demo/run", &json!({})).await["answered"].as_u64().unwrap() > 0
+            pair.json(PAGE, "GET /demo/run", &json!({})).await["answered"].as_u64().unwrap() > 0
         })
         .await;
         if error.contains("stopped") {
             // as curl sends it
             let stopped =
-                pair.send(0, "DELETE /demo/run HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+                pair.send(PAGE, "DELETE /demo/run HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
             assert_eq!(stopped.status, 202, "{stopped:?}");
         } else {
             let other = pair.call(1, "PUT /stock", &json!({"stock": 1})).await;
             assert_eq!(other.status, 200, "{other:?}");
         }
-        let run = pair.over(1).await;
+        let run = pair.over().await;
         assert_eq!(
             (&run["state"], &run["error"], &run["verdict"]),
             (&"failed".into(), &error.into(), &Value::Null),
@@ -385,29 +385,42 @@ async fn a_run_without_an_end_has_no_verdict() {
     }
 }
 
-/// Goal: pages of other sites in a browser of this machine can neither use the controls nor start a sale.
+/// Goal: pages of other sites in a browser of this machine can neither use the controls nor start a sale, at an instance or by the
+/// control.
 #[tokio::test]
 async fn other_sites_are_kept_out() {
     let pair = Pair::start().await;
-    for (call, headers) in [
-        ("POST /demo/kill", "Host: localhost\r\nOrigin: http://evil.example"),
-        ("POST /demo/here", "Host: evil.example"),
-        ("PUT /stock", "Host: evil.example"),
+    for (at, call, headers) in [
+        (PAGE, "POST /demo/kill", "Host: localhost\r\nOrigin: http://evil.example"),
+        (PAGE, "PUT /stock", "Host: evil.example"),
+        (0, "POST /demo/here", "Host: evil.example"),
+        (0, "PUT /stock", "Host: evil.example"),
     ] {
         let request =
             format!("{call} HTTP/1.1\r\n{headers}\r\nContent-Length: 11\r\n\r\n{{\"stock\":5}}");
-        pair.send(0, &request).await.assert_problem(403, "cross-site");
+        pair.send(at, &request).await.assert_problem(403, "cross-site");
     }
 }
 
-/// Goal: an instance whose control process is gone sells, and says why it has no controls.
+/// Goal: each instance says where the page is, and the page's calls of the service reach an instance that is up. An instance
+/// sells without the control.
 #[tokio::test]
-async fn without_a_control_there_is_a_sale_all_the_same() {
+async fn the_page_is_at_the_control_and_the_sale_at_the_instances() {
     let mut pair = Pair::start().await;
-    pair.control.kill().await.unwrap();
-    for line in ["GET /demo", "POST /demo/run", "GET /demo/run/replay"] {
-        pair.call(0, line, &json!({})).await.assert_problem(503, "no-control");
+    for at in [0, 1] {
+        let there = pair.call(at, "GET /?item=tea", &Value::Null).await;
+        let page = format!("http://127.0.0.1:{}/?item=tea", pair.ports[PAGE]);
+        assert_eq!((there.status, there.header("location")), (307, Some(&*page)), "{there:?}");
     }
-    assert_eq!(pair.call(0, "PUT /stock", &json!({"stock": 1})).await.status, 200);
-    assert_eq!(pair.call(1, "POST /stock/reduce", &Value::Null).await.status, 400);
+    pair.children[0].kill().await.unwrap();
+    eventually("the first is missed", async || {
+        pair.json(PAGE, "GET /demo", &Value::Null).await["instances"][0]["up"] == false
+    })
+    .await;
+    for (at, stock) in [(PAGE, 3), (1, 4)] {
+        let started = pair.call(at, "PUT /stock", &json!({"stock": stock})).await;
+        assert_eq!(started.status, 200, "{started:?}");
+        assert_eq!(pair.json(at, "GET /stock", &Value::Null).await["stock"], stock);
+        pair.control.kill().await.unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::process::{ExitStatus, Stdio};
 
-use hyper::Method;
+use axum::http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::ports::{is_free, reserve};
@@ -70,8 +70,8 @@ pub(crate) async fn until_stopped(child: &Child) {
 /// Where the second instance listens, beyond the first one.
 pub(crate) const SECOND: u16 = 10;
 
-/// Where the instances listen, beyond the first one.
-pub(crate) const ALL: [u16; 2] = [0, SECOND];
+/// Where the instances and the page listen, beyond the first instance.
+pub(crate) const ALL: [u16; 3] = [0, SECOND, 20];
 
 /// A demo of two instances, whose temporary files are all in one directory. It ends with this value.
 pub(crate) struct Demo {

@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use demo::cluster::is_setting;
-use demo::locks::LockMode;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use testkit::cluster::is_setting;
 use testkit::{Child, OwnedDir, Program};
 use tokio::time::{Instant, sleep};
 
-use crate::servers::open;
+use crate::locks::{LockMode, open};
 
 /// The time between a look at the lock and the write that relies on it.
 const STEP: Duration = Duration::from_millis(5);

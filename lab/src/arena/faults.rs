@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use demo::locks::{LockMode, LockServer, Server};
 use futures_util::future::join_all;
 use rand_xoshiro::SplitMix64;
 use serde::Serialize;
@@ -24,7 +23,7 @@ use super::options::Fault;
 use super::speed::millis_below;
 use crate::clients::proxies_to;
 use crate::experiment::{Trials, quantile};
-use crate::servers::Servers;
+use crate::locks::{LockMode, LockServer, Server, Servers};
 
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
@@ -251,7 +250,7 @@ impl Scene {
 
     /// A trial with a fault of one of two processes.
     async fn of_a_process(&self, random: &mut SplitMix64) -> Result<Trial> {
-        let direct = self.servers.all.addresses();
+        let direct = self.servers.addresses();
         let (proxies, through) = proxies_to(&direct).await?;
         // a holder that is cut off works on: it writes late only if its work takes longer than its lease
         let (at, hold, phase) = match self.fault {
@@ -288,7 +287,7 @@ impl Scene {
     /// Kills a server and starts it again: at once; or, if it is the leader, after another one has taken its place.
     async fn of_a_server(&mut self, random: &mut SplitMix64) -> Result<Trial> {
         let servers = &mut self.servers;
-        let at = servers.all.addresses();
+        let at = servers.addresses();
         let pair = Pair::open(servers, [&at, &at], [TURN; 2]).await?;
         pair.begin().await?;
         sleep(millis_below(PHASE, random)).await;
@@ -296,7 +295,7 @@ impl Scene {
         if self.fault == Fault::Leader {
             // after a trial, an election may be under way
             until("the servers have a leader", SERVER_BOUND, async || {
-                let leads = servers.all.members.iter().map(LockServer::is_leader);
+                let leads = servers.members.iter().map(LockServer::is_leader);
                 let leader = join_all(leads).await.into_iter().position(|leads| leads);
                 victim = leader.unwrap_or_default();
                 anyhow::Ok(leader.is_some())
@@ -304,7 +303,7 @@ impl Scene {
             .await?;
         }
         let began = now();
-        let victim = &mut servers.all.members[victim];
+        let victim = &mut servers.members[victim];
         victim.kill().await?;
         if self.fault == Fault::Server {
             victim.restart().await?;

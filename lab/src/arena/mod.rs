@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum as _;
-use demo::locks::{Fence, LockMode, Server};
 use fenced_lock::Promises;
 use serde::Serialize;
 use testkit::OwnedDir;
@@ -31,7 +30,7 @@ use self::sale::Oversold;
 use self::speed::{Contest, Handovers, LONGEST};
 use crate::articles::{self, Shown};
 use crate::experiment::{self, Machine, Trials, machine, note, publish, random, value_name, write};
-use crate::servers::Servers;
+use crate::locks::{Fence, LockMode, Server, Servers};
 
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
@@ -156,7 +155,7 @@ impl Arena<'_> {
             self.figures.handovers.push(in_time("handovers", LONGEST, measure).await?);
         }
         if options.measures(Measure::Fairness) {
-            for member in &mut servers.all.members {
+            for member in &mut servers.members {
                 member.count_requests().await?;
             }
             let clients = options.full_or_short(100, 10);

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use demo::locks::LockMode;
 use serde::Serialize;
 
 use crate::articles::Article;
+use crate::locks::LockMode;
 
 /// Compares locks: speed, fairness, cost, and what each fault does to each of them.
 ///

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use demo::cluster::{self, Cluster, Spec};
 use demo::control::{self, Control, NewRun, Run};
-use demo::locks::{Fence, LockMode, LockServers};
+use demo::instance::Guard;
 use serde::Serialize;
+use testkit::cluster::{self, Cluster, Spec};
 use testkit::wait::in_time;
 use testkit::{EtcdOptions, OwnedDir, RedisOptions};
 use tokio::net::TcpListener;
@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::options::Fault;
 use crate::experiment::Trials;
+use crate::locks::{Fence, LockMode, Server, Servers};
 
 /// The TTL of the sessions in a sale: short, because a takeover waits for it.
 const TTL: &str = "2s";
@@ -52,7 +53,7 @@ pub(super) async fn oversold(
     let wanted = NewRun {
         stock: 60,
         requests: 100,
-        guard: Some(lock),
+        guard: Some(Guard::Lock),
         fence: Some(fence != Fence::None),
         fault: Some(match fault {
             Fault::Kill => control::Fault::Kill,
@@ -60,11 +61,18 @@ pub(super) async fn oversold(
         }),
     };
     let store = (fence == Fence::Store).then(|| "--fence=store".to_owned());
-    let flags: Vec<_> = [format!("--lock-ttl={TTL}")].into_iter().chain(store).collect();
+    let own = [format!("--lock-ttl={TTL}"), format!("--lock={}", lock.name())];
+    let flags: Vec<_> = own.into_iter().chain(store).collect();
     let worker = async || {
         let (etcd, redis) = (EtcdOptions::default(), RedisOptions::default());
         let mut cluster = Cluster::open(dir, lock.etcd_members(), etcd, redis).await?;
-        cluster.lock = LockServers::start(lock, &cluster.dir).await?;
+        let servers = match lock.server() {
+            Server::Etcd => None,
+            _ => Some(Servers::start(lock, 1, &cluster.dir).await?),
+        };
+        let at = servers.iter().flat_map(Servers::addresses);
+        let at = at.map(|address| format!("--lock-at={address}"));
+        let flags: Vec<_> = flags.iter().cloned().chain(at).collect();
         let mut runs = Vec::new();
         while trials.next().is_some() {
             // the victim reports to the control that the fault hit it
@@ -72,7 +80,7 @@ pub(super) async fn oversold(
             let address = format!("--control={}", cluster::url(control.local_addr()?.port()));
             let flags = [&flags[..], &[address]].concat();
             for _ in 0..INSTANCES {
-                let spec = Spec { lock, instances: INSTANCES, flags: &flags, ..Spec::default() };
+                let spec = Spec { instances: INSTANCES, flags: &flags, ..Spec::default() };
                 cluster.add(spec).await?;
             }
             runs.push(run(&cluster, control, &wanted).await?);
@@ -81,6 +89,9 @@ pub(super) async fn oversold(
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
         cluster.stop().await.context("a server does not stop")?;
+        if let Some(servers) = servers {
+            servers.stop().await?;
+        }
         cluster.remove().await.context("a directory cannot be removed")?;
         Ok(runs)
     };

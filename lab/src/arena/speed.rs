@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::clients::{Client, Clients, proxies_to};
 use crate::experiment::{float, quantile};
-use crate::servers::{Servers, open};
+use crate::locks::{Servers, open};
 
 /// The TTL for measures in which no client may lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ pub(super) async fn handovers(
     turns: usize,
     random: &mut SplitMix64,
 ) -> Result<Handovers> {
-    let (proxies, addresses) = proxies_to(&servers.all.addresses()).await?;
+    let (proxies, addresses) = proxies_to(&servers.addresses()).await?;
     let sessions = TwoSessions::open(servers, &addresses).await?;
     for proxy in &proxies {
         proxy.delay(Duration::from_millis(round_trip_ms) / 2);
@@ -141,7 +141,7 @@ async fn waiters_in_row(
     waiters: usize,
     time: Duration,
 ) -> Result<(usize, Option<f64>)> {
-    let sessions = TwoSessions::open(servers, &servers.all.addresses()).await?;
+    let sessions = TwoSessions::open(servers, &servers.addresses()).await?;
     let (mut looking, mut holder) = (sessions.client(0)?, sessions.client(0)?);
     holder.lock().await?;
     let mut tasks = JoinSet::new();
@@ -183,7 +183,7 @@ pub(super) async fn contest(
     grants: usize,
     waiting: Duration,
 ) -> Result<Contest> {
-    let sessions = TwoSessions::open(servers, &servers.all.addresses()).await?;
+    let sessions = TwoSessions::open(servers, &servers.addresses()).await?;
     let (waits, each) = (RefCell::default(), RefCell::new(vec![0_u32; clients]));
     let contend = async |number: usize| {
         let mut lock = sessions.client(number)?;

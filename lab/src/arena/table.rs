@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use demo::locks::in_words;
 use fenced_lock::TokenLife;
 
 use super::faults::Takeover;
@@ -12,6 +11,7 @@ use super::speed::Handovers;
 use super::{Figures, Results};
 use crate::articles;
 use crate::experiment::{figure, float, rows, section, value_name};
+use crate::locks::in_words;
 
 /// All tables with rows.
 pub(super) fn text(results: &Results) -> String {

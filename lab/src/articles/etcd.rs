@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use demo::baselines::etcd::{Claim, KeptLease};
 use etcd_client::{Client as Etcd, Error, GetOptions, LockOptions};
 use fenced_lock::Token;
 use uuid::Uuid;
 
 use super::{Article, Part, Role};
 use crate::clients::Client;
+use crate::etcd::{Claim, KeptLease};
 
 /// The TTL of a lease that ends in a story, or needs to be renewed. The articles have 10 to 30 s.
 const SHORT: Duration = Duration::from_secs(2);

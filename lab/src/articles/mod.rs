@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use demo::locks::{LockMode, LockServer};
 use serde::Serialize;
 use testkit::wait::in_time;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions};
@@ -40,7 +39,7 @@ use self::story::Accident::{
 use self::zookeeper::SequentialNode;
 use crate::clients::Client;
 use crate::experiment::{note, rows, value_name};
-use crate::servers::Servers;
+use crate::locks::{LockMode, LockServer, Servers};
 
 /// How long one story may take: each takes seconds.
 const LONGEST_STORY: Duration = Duration::from_mins(1);
@@ -207,7 +206,7 @@ pub async fn shown(
         // boxed because it is large
         let mut servers = Box::pin(Servers::start(ours, 1, dir)).await?;
         // without syncing, no disk delays a renewal
-        for server in &servers.all.members {
+        for server in &servers.members {
             match server {
                 LockServer::Redis(redis) => {
                     redis.run::<()>("CONFIG SET appendonly no").await?;

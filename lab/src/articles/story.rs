@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use demo::locks::{AnyLock, LockMode};
 use fenced_lock::{Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryOptions};
 use testkit::server::START_TIMEOUT;
@@ -20,7 +19,7 @@ use super::redis::connect;
 use super::shop::{Ending, Shop};
 use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
-use crate::servers::Servers;
+use crate::locks::{AnyLock, LockMode, Servers};
 
 /// How long to wait for a buyer who may never be granted the lock: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -241,13 +240,13 @@ impl Story<'_> {
             }
             // expire the key at once, which is the only effect of setting the clock forward
             Accident::ClockJump => {
-                let node = &self.servers.all.addresses()[1];
+                let node = &self.servers.addresses()[1];
                 let mut redis = connect(node).await?;
                 let mut expire = redis::cmd("PEXPIREAT");
                 expire.arg(&self.shop.lock).arg(1).query_async::<()>(&mut redis).await?;
             }
             Accident::Restart => {
-                let node = &mut self.servers.all.members[1];
+                let node = &mut self.servers.members[1];
                 let mut redis = connect(&node.address()).await?;
                 redis::cmd("FLUSHALL").query_async::<()>(&mut redis).await?;
                 node.restart().await?;
@@ -260,7 +259,7 @@ impl Story<'_> {
     /// Waits until the row of the article's lock has expired, and deletes it, as a scheduler does sooner or later.
     async fn sweep(&self) -> Result<()> {
         if self.article.is_some() && self.servers.lock == LockMode::Postgres {
-            database::sweep(&self.servers.all.addresses()[0], &self.shop.lock).await?;
+            database::sweep(&self.servers.addresses()[0], &self.shop.lock).await?;
         }
         Ok(())
     }
@@ -268,7 +267,7 @@ impl Story<'_> {
     /// A client in this role, with a proxy to each server.
     async fn actor(&self, role: Role) -> Result<Actor> {
         let at = match &self.pair {
-            None => self.servers.all.addresses(),
+            None => self.servers.addresses(),
             // this client connects to the replica once that is the primary
             Some(pair) if self.article.is_some() && role == Role::Second => {
                 vec![pair.replica.url()]

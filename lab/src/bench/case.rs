@@ -10,8 +10,8 @@ use testkit::Proxy;
 
 use super::options::{BenchOptions, Contender, Measure};
 use crate::experiment::{self, Spread, compact, fault, note, value_name};
-use demo::cluster::{Cluster, Instance, Proxied, Spec};
-use demo::load::{ENDLESS_STOCK, Load, TIMEOUT};
+use crate::load::{ENDLESS_STOCK, Load, TIMEOUT};
+use testkit::cluster::{Cluster, Instance, Proxied, Spec};
 
 /// The number of instances, where it is not the variable.
 pub(super) const INSTANCES: usize = 2;
@@ -77,7 +77,7 @@ pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
 
 /// The loads by which the contenders are compared, in stages. Each takes some seconds.
 fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
-    let is_slow = contender.locks_each_request();
+    let is_slow = contender.is_slow();
     let sized = |fast, slow, short| options.full_or_short(if is_slow { slow } else { fast }, short);
     let case = |measure, requests| Case { requests, ..Case::usual(measure, contender, options) };
     let mut all = vec![case(Measure::Throughput, sized(100_000, 500, 60))];
@@ -183,8 +183,6 @@ impl Case {
             "--probe-path /healthz".to_owned()
         });
         flags.extend(rate.map(|rate| format!("--rate {rate}")));
-        let keeps_ledger = self.contender.lock().keeps_ledger();
-        flags.extend((!keeps_ledger).then(|| "--without-ledger".to_owned()));
         let words = flags.iter().flat_map(|flag| flag.split(' ')).map(str::to_owned);
         let args: Vec<_> = words.chain(cluster.urls()).collect();
         Load::start(&cluster.program, &cluster.dir, &args)?.report(TIMEOUT).await
@@ -234,10 +232,10 @@ async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> R
     // the lock is to pass as often as possible
     let tenure = ["--tenure", "0ms"].into_iter().filter(|_| first.measure == Measure::Handovers);
     let flags = FLAGS.iter().chain(contender.flags()).copied().chain(tenure);
-    let flags: Vec<_> = flags.map(str::to_owned).collect();
+    let lock = ["--lock", contender.lock().name()];
+    let flags: Vec<_> = flags.chain(lock).map(str::to_owned).collect();
     let proxied = if far.is_some() { Proxied::Servers } else { Proxied::Nothing };
-    let lock = contender.lock();
-    let spec = Spec { lock, instances, flags: &flags, proxied, ..Spec::default() };
+    let spec = Spec { instances, flags: &flags, proxied, ..Spec::default() };
     for _ in 0..instances {
         cluster.add(spec).await?;
     }
@@ -251,7 +249,7 @@ async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> R
     let usual = options.full_or_short(CONNECTIONS, 10);
     let mut connections = if far.is_some() { first.connections } else { usual };
     let mut requests = options.full_or_short(2000, 4).max(connections);
-    if contender.locks_each_request() {
+    if contender.is_slow() {
         (requests, connections) = (20.min(requests), 20.min(connections));
     }
     Case { requests, connections, rate: None, ..first.clone() }.run(cluster).await.map(drop)

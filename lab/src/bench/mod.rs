@@ -23,7 +23,7 @@ use self::case::Measured;
 pub use self::options::{BenchOptions, Contender, Measure};
 use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
-use demo::cluster::Cluster;
+use testkit::cluster::Cluster;
 
 /// All results.
 #[derive(Debug, Default, Serialize)]

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use demo::locks::LockMode;
 use serde::Serialize;
+
+use crate::locks::LockMode;
 
 /// Compares the guarded sale with other guards and with no guard, on this machine.
 ///
@@ -89,8 +90,6 @@ pub enum Contender {
     AtomicScript,
     /// Go's mutex recipe: a claim for each request, and a watch on the one before it.
     EtcdRecipe,
-    /// A lease and etcd's own `Lock` call for each request.
-    EtcdRpc,
     /// A handler without a store: the upper bound of instances and load test.
     NoStore,
 }
@@ -103,7 +102,6 @@ impl Contender {
             Self::BatchedScript => LockMode::BatchedScript,
             Self::AtomicScript => LockMode::AtomicScript,
             Self::EtcdRecipe => LockMode::EtcdRecipe,
-            Self::EtcdRpc => LockMode::EtcdRpc,
         }
     }
 
@@ -118,7 +116,7 @@ impl Contender {
     }
 
     /// Whether it pays for the lock with every request.
-    pub(super) fn locks_each_request(self) -> bool {
-        matches!(self, Self::EtcdRecipe | Self::EtcdRpc)
+    pub(super) fn is_slow(self) -> bool {
+        self == Self::EtcdRecipe
     }
 }

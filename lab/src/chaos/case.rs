@@ -11,8 +11,8 @@ use testkit::{AuthTokens, RedisClusterOptions};
 
 use super::run::{NO_FAULT, Outcome};
 use super::scene::Scene;
-use demo::cluster::Proxied;
-use demo::load::ENDLESS_STOCK;
+use crate::load::ENDLESS_STOCK;
+use testkit::cluster::Proxied;
 
 /// The TTL of the lock in all cases: the shortest that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);

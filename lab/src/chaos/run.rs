@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::case::{Case, WHOLE_FAULT};
 use super::scene::Scene;
 use crate::experiment::random;
-use demo::load::Load;
+use crate::load::Load;
 
 /// The time limit of an order with its retries; an attempt may take half of it, unless the case says otherwise.
 const ORDER_TIMEOUT: &str = "8s";

@@ -19,8 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, PEERS, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
-use demo::cluster::{Cluster, Spec};
-use demo::locks::LockMode;
+use testkit::cluster::{Cluster, Spec};
 
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -101,7 +100,6 @@ impl Scene {
         let name = name.map(|first| first.name.clone());
         let spec = Spec {
             name: name.as_deref(),
-            lock: LockMode::Etcd,
             instances: self.case.instances,
             flags: &flags,
             proxied: self.case.proxied,

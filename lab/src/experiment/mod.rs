@@ -16,11 +16,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use demo::signals::{self, Signals};
 use etcd_client::{CompactionOptions, ResponseHeader};
 use flash_sale::logging;
 use loadtest::Report;
 use serde::Serialize;
+use testkit::signals::{self, Signals};
 use testkit::{OwnedDir, PrivateEtcd};
 
 pub(crate) use self::machine::{Machine, machine};

@@ -12,15 +12,8 @@ use super::{ended, lab, results};
 /// Everything once takes much longer than anything else here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
-const CONTENDERS: [&str; 7] = [
-    "combined",
-    "forwarded",
-    "batched-script",
-    "atomic-script",
-    "etcd-recipe",
-    "etcd-rpc",
-    "no-store",
-];
+const CONTENDERS: [&str; 6] =
+    ["combined", "forwarded", "batched-script", "atomic-script", "etcd-recipe", "no-store"];
 
 /// The load of this measure and contender, of which there is one.
 fn only_load<'a>(results: &'a Value, measure: &str, contender: &str) -> Option<&'a Value> {

@@ -7,8 +7,13 @@ mod articles;
 mod bench;
 #[cfg(fenced_lock_chaos)]
 mod chaos;
+mod controls;
 #[cfg(fenced_lock_chaos)]
 mod simulated_store;
+mod store_fence;
+#[allow(dead_code, reason = "the service's own tests need more of it")]
+#[path = "../../../tests/it/support/mod.rs"]
+mod support;
 
 use std::path::Path;
 use std::process::Stdio;

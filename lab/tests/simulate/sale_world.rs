@@ -1114,7 +1114,7 @@ async fn judge_both(world: &Arc<World>) {
             match entry.event {
                 Event::Reserved => left = left.wrapping_sub(units),
                 Event::Confirmed => {}
-                Event::Cancelled | Event::Expired => left += units,
+                Event::Cancelled | Event::Expired | Event::Returned => left += units,
             }
             if (entry.position, entry.remaining) != (position, left) || left > world.shape.units {
                 violation(format!(
@@ -1170,6 +1170,7 @@ fn check_attempts(world: &World, entry: &Accepted) {
         Event::Reserved => Action::Reserve,
         Event::Confirmed => Action::Confirm,
         Event::Cancelled => Action::Cancel,
+        Event::Returned => Action::Return,
         Event::Expired => return,
     };
     let state = locked(&world.state);

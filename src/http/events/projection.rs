@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
 use super::event_log::EventLog;
 use crate::http::stock::StockView;
-use crate::http::{AppState, Extension, reply};
+use crate::http::{AppState, reply};
 use crate::inventory::{Accepted, InventoryError, Item, SaleState, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
@@ -30,7 +30,6 @@ const NOT_REFUSED: [&str; 7] =
 pub(super) struct Projection {
     item: Item,
     sale: Sale,
-    extension: Option<Arc<dyn Extension>>,
     pub(super) clock: Clock,
     stock: Option<Stock>,
     /// The name of the sale's ledger.
@@ -53,7 +52,6 @@ impl Projection {
         Self {
             item: item.clone(),
             sale: app.sale.clone(),
-            extension: app.options.extension.clone(),
             clock: Clock::start(),
             stock: None,
             ledger: String::new(),
@@ -195,7 +193,6 @@ impl Projection {
             "latency_ms": self.latency(),
             "notes": self.event_log.notes,
             "alerts": alerts.collect::<Vec<_>>(),
-            "demo": self.extension.clone().map(Extension::view),
         })
     }
 

@@ -16,6 +16,7 @@ fn nothing_of_the_laboratory_is_in_it() {
         "The fence is off",
         "before-write",
         "a fault that was asked for",
+        "a fault that the control has asked for",
         "batch-ownership",
         "careful-retry",
         "local-expiry",

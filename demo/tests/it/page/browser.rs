@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use axum::http::Method;
 use base64::Engine as _;
-use hyper::Method;
 use serde_json::{Value, json};
 use testkit::wait::eventually;
 use testkit::{Child, OwnedDir, Program, ports, probe};

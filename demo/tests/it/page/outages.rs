@@ -13,7 +13,6 @@ async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads("#stock", "40").await;
-    // the instance may learn of the control only after its first events
     page.until_shown("#run[aria-disabled=false]").await;
 
     shop.signal_instance(Signal::STOP);
@@ -30,7 +29,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.click("#run").await;
     page.until_reads("#form-error", "does not answer").await;
     page.click("#chapter-shared").await;
-    page.until_reads("#stage-error", "does not answer").await;
+    page.until_reads("#stage-error", "No instance of this sale answers").await;
     // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
         page.become_device(Device { width, ..DESKTOP }).await;

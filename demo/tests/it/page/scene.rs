@@ -8,7 +8,7 @@ use super::browser::{DESKTOP, Tab};
 use crate::launch::{self, ALL, Demo};
 
 impl Demo {
-    /// Starts a demo that may have two locks, with these flags, and waits until its first sale is over.
+    /// Starts a demo with these flags, and waits until its first sale is over.
     pub(super) async fn with(flags: &[&str]) -> Self {
         Self::on_port(ports::reserve(&ALL), flags).await
     }
@@ -31,7 +31,7 @@ impl Demo {
     pub(super) async fn live_page(&self) -> Tab {
         let page = Tab::open(&self.url(), DESKTOP).await;
         page.until_reads("#link-text", "live").await;
-        // the instance may learn of the control only after its first events
+        // the first events may come before the control's first look
         page.until_shown("#run[aria-disabled=false]").await;
         page
     }
@@ -111,7 +111,7 @@ impl Shop {
     }
 
     pub(super) fn url(&self) -> String {
-        url(self.port)
+        url(self.control)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::chaos::case::Case;
 use crate::chaos::clients;
 use crate::chaos::scene::Scene;
-use demo::cluster::Proxied;
+use testkit::cluster::Proxied;
 
 pub(super) fn cases() -> Vec<Case> {
     let fault = "answers are swallowed; clients ask again at another instance";

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::chaos::case::{Case, TTL, WHOLE_FAULT};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use demo::cluster::Proxied;
+use testkit::cluster::Proxied;
 
 /// Longer than the sale may pause.
 const HELD: Duration = Duration::from_secs(3);

@@ -11,7 +11,7 @@ use crate::chaos::case::{Case, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::{PROMPT, Scene};
 use crate::experiment::compact as compact_etcd;
-use demo::cluster::Proxied;
+use testkit::cluster::Proxied;
 
 /// How long a member is away: longer than the sale may pause.
 const AWAY: Duration = Duration::from_secs(10);

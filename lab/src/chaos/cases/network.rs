@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::chaos::case::{Case, LEAVES_SOON, TTL};
 use crate::chaos::etcd;
 use crate::chaos::scene::Scene;
-use demo::cluster::Proxied;
+use testkit::cluster::Proxied;
 
 /// Long enough to delay the write, and too short to matter.
 const ABOUT_TO_WRITE: &str = "before-write:pause=200ms";

@@ -11,7 +11,7 @@ use crate::chaos::case::{Case, LEAVES_SOON, PEERS, TTL, WHOLE_FAULT};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
-use demo::cluster::Proxied;
+use testkit::cluster::Proxied;
 
 /// The holder keeps the lock: long enough for others to queue, and shorter than the lease.
 const KEEPS_LOCK: &str = "before-write:pause=1500ms";

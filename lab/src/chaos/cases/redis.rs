@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chaos::case::Case;
 use crate::chaos::scene::Scene;
-use demo::cluster::Cluster;
+use testkit::cluster::Cluster;
 
 /// The bytes that a roll-back loses: more than any instance sells in a turn.
 const LOST_BYTES: usize = 256 << 10;

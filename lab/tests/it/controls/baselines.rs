@@ -1,22 +1,22 @@
-//! Goal: the usual ways to lock with etcd, with which the service's lock is compared, leave nothing behind; without a lock that
-//! all instances share, a unit is sold twice.
+//! Goal: the recipe of Go's etcd client, with which the service's lock is compared, leaves nothing behind.
 
 use etcd_client::{Client, GetOptions, LeaseStatus};
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
+use testkit::shared::{fresh_database, fresh_lock_name};
 use testkit::wait::eventually;
 use testkit::{EtcdOptions, PrivateEtcd};
 
 use super::program::Program;
 
-/// An order that gives up at its time, a buyer who goes away and a program that ends take nothing and leave nothing.
-async fn leaves_nothing(lock: &str) {
+/// Goal: an order that gives up at its time, a buyer who goes away and a program that ends take nothing and leave nothing.
+#[tokio::test]
+async fn who_goes_leaves_nothing() {
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let client = Client::connect([etcd.endpoint()], None).await.unwrap();
     let (endpoint, redis, name) = (etcd.endpoint(), fresh_database().await, fresh_lock_name());
     let start = async |wait| {
-        let flags = ["--lock", lock, "--wait-timeout", wait, "--shutdown-grace", "1s"];
+        let flags = ["--lock", "etcd-recipe", "--wait-timeout", wait, "--shutdown-grace", "1s"];
         Program::start(&endpoint, &redis, &name, &flags).await
     };
     let (mut hasty, mut patient) = (start("1s").await, start("1m").await);
@@ -49,32 +49,4 @@ async fn leaves_nothing(lock: &str) {
     keys(0).await;
     let leases = client.lease_client().leases().await.unwrap();
     assert!(leases.leases().iter().map(LeaseStatus::id).next().is_none(), "{leases:?}");
-}
-
-#[tokio::test]
-async fn who_goes_leaves_nothing() {
-    for lock in ["etcd-recipe", "etcd-rpc"] {
-        leaves_nothing(lock).await;
-    }
-}
-
-/// Goal: two instances that read before either writes sell one unit twice. Method: one is stopped between the two.
-#[tokio::test]
-async fn without_a_shared_lock_a_unit_is_sold_twice() {
-    for lock in ["no-lock", "local"] {
-        let (etcd, redis, name) =
-            (shared_endpoint().await, fresh_database().await, fresh_lock_name());
-        let flags = ["--lock", lock, "--fault-at", "before-write:stop:DIR/stop"];
-        let slow = Program::start(&etcd, &redis, &name, &flags).await;
-        let quick = Program::start(&etcd, &redis, &name, &flags[..2]).await;
-        quick.sell(1).await;
-        slow.ask_for("stop");
-        let mut first = slow.send_order("a").await;
-        slow.until_stopped().await;
-        assert_eq!(quick.order("b").await.status, 200, "{lock}");
-        slow.signal(Signal::CONT);
-        assert_eq!(first.answer().await.status, 200, "{lock}");
-        let stock = quick.json("/stock").await;
-        assert_eq!([&stock["stock"], &stock["lucky"]], [0, 2], "{lock}");
-    }
 }

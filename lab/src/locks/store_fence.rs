@@ -10,7 +10,7 @@ use flash_sale::inventory::{Inventory, Item};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::decorated::{Decorated, Decoration};
+use super::decorated::{Decorated, Decoration};
 
 /// The cluster of the tokens that the store itself numbers: `store` in ASCII.
 pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);

@@ -1,4 +1,4 @@
-//! The two usual ways to lock with etcd, in their plainest form. The baselines and the locks of the articles use them.
+//! The two usual ways to lock with etcd, in their plainest form. The bench and the locks of the articles use them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +12,8 @@ use tokio::time::{Instant, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A lease, and a task that keeps renewing it, even after a renewal failed.
-pub struct KeptLease {
-    pub id: i64,
+pub(crate) struct KeptLease {
+    pub(crate) id: i64,
     client: Client,
     failed_renewals: Arc<AtomicU32>,
     _renewal: AbortOnDropHandle<()>,
@@ -21,7 +21,11 @@ pub struct KeptLease {
 
 impl KeptLease {
     /// Grants a lease of whole seconds.
-    pub async fn grant(client: &Client, ttl: Duration, every: Duration) -> Result<Self, Error> {
+    pub(crate) async fn grant(
+        client: &Client,
+        ttl: Duration,
+        every: Duration,
+    ) -> Result<Self, Error> {
         let seconds = i64::try_from(ttl.as_secs().max(1)).unwrap_or(i64::MAX);
         let id = client.lease_client().grant(seconds, None).await?.id();
         let failed_renewals = Arc::<AtomicU32>::default();
@@ -40,12 +44,12 @@ impl KeptLease {
     }
 
     /// How many renewals have failed.
-    pub fn failed_renewals(&self) -> u32 {
+    pub(crate) fn failed_renewals(&self) -> u32 {
         self.failed_renewals.load(Ordering::Relaxed)
     }
 
     /// Ends the lease, and deletes the keys that are attached to it.
-    pub async fn revoke(&self) -> Result<(), Error> {
+    pub(crate) async fn revoke(&self) -> Result<(), Error> {
         self.client.lease_client().revoke(self.id).await.map(drop)
     }
 }
@@ -57,18 +61,23 @@ async fn renew(client: &Client, lease: i64) -> Result<(), Error> {
 }
 
 /// A claim by the recipe of etcd's Go client, `concurrency.Mutex`: a key under a lease. The oldest key of a name holds the lock.
-pub struct Claim {
-    pub key: String,
+pub(crate) struct Claim {
+    pub(crate) key: String,
     prefix: String,
     /// The revision at which the key was made: the claim's token.
-    pub revision: i64,
-    pub cluster: u64,
+    pub(crate) revision: i64,
+    pub(crate) cluster: u64,
     is_first: bool,
 }
 
 impl Claim {
     /// Makes the claim, whose key must be new, and reads which claim is first.
-    pub async fn make(client: &Client, name: &str, key: &str, lease: i64) -> Result<Self, Error> {
+    pub(crate) async fn make(
+        client: &Client,
+        name: &str,
+        key: &str,
+        lease: i64,
+    ) -> Result<Self, Error> {
         let prefix = format!("{name}/");
         let key = format!("{prefix}{key}");
         let put = TxnOp::put(&*key, "", Some(PutOptions::new().with_lease(lease)));
@@ -86,7 +95,7 @@ impl Claim {
     }
 
     /// Waits until no older claim is left: watches the youngest older claim, and looks again when it is gone.
-    pub async fn wait(&self, client: &Client) -> Result<(), Error> {
+    pub(crate) async fn wait(&self, client: &Client) -> Result<(), Error> {
         if self.is_first {
             return Ok(());
         }
@@ -107,7 +116,7 @@ impl Claim {
     }
 
     /// Whether its key still exists.
-    pub async fn is_there(&self, client: &Client) -> Result<bool, Error> {
+    pub(crate) async fn is_there(&self, client: &Client) -> Result<bool, Error> {
         Ok(!client.kv_client().get(&*self.key, None).await?.kvs().is_empty())
     }
 }

@@ -1,6 +1,6 @@
 //! The safeguards that keep the sale right when something breaks, and an instance without one.
 //!
-//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So `demo serve --without
+//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So `lab serve --without
 //! SAFEGUARD` removes each: most of them here, by another writer, guard or flag. The safeguards inside the lock and the server
 //! need a build with `--cfg fenced_lock_chaos`, which is off by default.
 
@@ -15,7 +15,7 @@ use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
-use crate::signals::{Signal, Signals, exit_code};
+use testkit::signals::{Signal, Signals, exit_code};
 
 /// A safeguard, described by what happens without it. Those listed after `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

@@ -9,20 +9,20 @@ use testkit::server::tail;
 use testkit::wait::in_time;
 use testkit::{Child, OwnedDir, Program};
 
-use crate::cluster::is_setting;
+use testkit::cluster::is_setting;
 
 /// A last resort: the load test itself limits the time of each order.
-pub const TIMEOUT: Duration = Duration::from_hours(1);
+pub(crate) const TIMEOUT: Duration = Duration::from_hours(1);
 
 /// More units than any load can sell.
-pub const ENDLESS_STOCK: u64 = 1_000_000_000;
+pub(crate) const ENDLESS_STOCK: u64 = 1_000_000_000;
 
 /// How long the load test may take to end when it is asked to.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// A load test that runs in a separate process.
 #[derive(Debug)]
-pub struct Load {
+pub(crate) struct Load {
     child: Child,
     /// The file with its report.
     output: PathBuf,
@@ -30,7 +30,7 @@ pub struct Load {
 
 impl Load {
     /// Starts it with this program, and a log in `dir`.
-    pub fn start(program: &Path, dir: &OwnedDir, args: &[String]) -> Result<Self> {
+    pub(crate) fn start(program: &Path, dir: &OwnedDir, args: &[String]) -> Result<Self> {
         let [log, output] = ["loadtest.log", "loadtest.json"].map(|name| dir.path().join(name));
         // remove the files of an earlier load
         for file in [&log, &output] {
@@ -48,7 +48,7 @@ impl Load {
     ///
     /// # Errors
     /// When it ends without one, or not within `limit`.
-    pub async fn report(mut self, limit: Duration) -> Result<Report> {
+    pub(crate) async fn report(mut self, limit: Duration) -> Result<Report> {
         let status = in_time("the load test ends", limit, self.child.wait()).await?;
         let report = std::fs::read(&self.output).context("the load test's report is not there")?;
         let report = serde_json::from_slice(&report).ok();

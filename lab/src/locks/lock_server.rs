@@ -26,18 +26,13 @@ impl LockServer {
         }
     }
 
-    /// Its process, and the process's name in messages.
-    pub fn named_child(&mut self) -> (&'static str, &mut Child) {
-        match self {
-            Self::Etcd(server) => ("the lock's etcd", server.child()),
-            Self::Redis(server) => ("the lock's Redis", server.child()),
-            Self::Postgres(server) => ("PostgreSQL", server.child()),
-            Self::ZooKeeper(server) => ("ZooKeeper", server.child()),
-        }
-    }
-
     pub fn child(&mut self) -> &mut Child {
-        self.named_child().1
+        match self {
+            Self::Etcd(server) => server.child(),
+            Self::Redis(server) => server.child(),
+            Self::Postgres(server) => server.child(),
+            Self::ZooKeeper(server) => server.child(),
+        }
     }
 
     /// Kills all of its processes; its data stay.

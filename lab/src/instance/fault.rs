@@ -1,27 +1,22 @@
 //! Faults at points of a tenure.
 //!
-//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself there: with `demo
+//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself there: with `lab
 //! serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this file exists.
-//! The points are in the demo's own writer and lock backend; the service has none.
+//! The points are in the laboratory's own writer and lock backend; the service has none.
 //!
 //! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
 //! before it happens.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use rustix::process::{Signal, getpid, kill_process};
+use testkit::signals::{kill_now, stop};
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
-
-/// More time than the kernel takes to stop all threads of this process.
-const STOPPING: Duration = Duration::from_millis(50);
 
 /// More time than a connection takes to send a request.
 const SENDING: Duration = Duration::from_millis(2);
@@ -52,8 +47,8 @@ pub enum Point {
 /// What happens at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The whole process stops (SIGSTOP): for this time, rounded up to whole seconds, or until SIGCONT.
-    Stop(Option<Duration>),
+    /// The whole process stops (SIGSTOP) until SIGCONT.
+    Stop,
     /// The process is killed (SIGKILL).
     Kill,
     /// The task at the point waits, and so does each task that comes to a point meanwhile; the rest of the process goes on.
@@ -98,7 +93,7 @@ fn action(text: &str) -> Option<Action> {
     let (name, time) = text.split_once('=').map_or((text, None), |(name, time)| (name, Some(time)));
     let time = time.map(humantime::parse_duration).transpose().ok()?;
     match (name, time) {
-        ("stop", None) => Some(Action::Stop(None)),
+        ("stop", None) => Some(Action::Stop),
         ("kill", None) => Some(Action::Kill),
         ("pause", Some(time)) => Some(Action::Pause(time)),
         ("starve", Some(time)) => Some(Action::Starve(time)),
@@ -106,56 +101,38 @@ fn action(text: &str) -> Option<Action> {
     }
 }
 
-/// Tells the control that the fault happens now.
-pub type Tell = BoxFuture<'static, ()>;
-
 /// The faults with which this process was started.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
-
-/// The action when this process next comes to its point, and the future that reports it before.
-static ASKED: Mutex<Option<(Point, Action, Tell)>> = Mutex::new(None);
 
 /// Held by a task that [pauses](Action::Pause).
 static PAUSED: RwLock<()> = RwLock::const_new(());
 
 /// Adds these rules for this process.
-pub fn follow(rules: Vec<Rule>) {
+pub(super) fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }
 
-/// Sets the action for the next time when this process comes to this point; the process reports it first. `None`: no action.
-pub fn ask_for(fault: Option<(Point, Action, Tell)>) {
-    *ASKED.lock() = fault;
-}
-
 /// The actions that are due at a pass of `point`.
-async fn due(point: Point) -> Vec<Action> {
+fn due(point: Point) -> Vec<Action> {
     let rules = RULES.lock().clone();
     let due = rules.into_iter().filter(|rule| rule.point == point && rule.is_due());
-    let mut due: Vec<_> = due.map(|rule| rule.action).collect();
-    let asked = ASKED.lock().take_if(|(at, ..)| *at == point);
-    if let Some((_, action, tell)) = asked {
-        tell.await;
-        due.push(action);
-    }
+    let due: Vec<_> = due.map(|rule| rule.action).collect();
     if !due.is_empty() {
         tracing::warn!(?point, ?due, "a fault that was asked for");
     }
     due
 }
 
-/// Carries out the faults that are due at `point`. Returns whether there were any.
-pub async fn at(point: Point) -> bool {
-    let due = due(point).await;
-    for action in &due {
-        act(*action).await;
+/// Carries out the faults that are due at `point`.
+pub(super) async fn at(point: Point) {
+    for action in due(point) {
+        act(action).await;
     }
     drop(PAUSED.read().await);
-    !due.is_empty()
 }
 
 /// Awaits `request`, with [`Point::AfterSend`] between sending it and reading its answer.
-pub async fn once_sent<F: Future>(request: F) -> F::Output {
+pub(super) async fn once_sent<F: Future>(request: F) -> F::Output {
     if RULES.lock().iter().all(|rule| rule.point != Point::AfterSend) {
         let output = request.await;
         drop(PAUSED.read().await);
@@ -174,11 +151,7 @@ pub async fn once_sent<F: Future>(request: F) -> F::Output {
 
 async fn act(action: Action) {
     match action {
-        Action::Stop(time) => match time.map_or(Ok(()), wake_after) {
-            Ok(()) => stop(),
-            // without the alarm nothing would wake it
-            Err(error) => tracing::error!(%error, "not stopped: the alarm cannot be set"),
-        },
+        Action::Stop => stop(),
         Action::Kill => kill_now(),
         Action::Pause(time) => {
             let _paused = PAUSED.write().await;
@@ -186,13 +159,6 @@ async fn act(action: Action) {
         }
         Action::Starve(time) => starve(time),
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
-fn stop() {
-    signal_self(Signal::STOP);
-    // another thread may have got the signal, so this one must not go on yet
-    std::thread::sleep(STOPPING);
 }
 
 /// Makes a task spin on each worker of the runtime. They begin when workers take them, and end together.
@@ -205,32 +171,6 @@ fn starve(time: Duration) {
             }
         });
     }
-}
-
-/// Starts a process that sends SIGCONT to this one after `time`, in whole seconds.
-fn wake_after(time: Duration) -> std::io::Result<()> {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
-    let mut alarm = tokio::process::Command::new("/bin/sh");
-    alarm
-        .args(["-c", &script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        // Ctrl-C in the terminal must not end the alarm
-        .process_group(0);
-    // tokio reaps the process
-    alarm.spawn().map(drop)
-}
-
-/// Ends this process with SIGKILL.
-pub fn kill_now() -> ! {
-    signal_self(Signal::KILL);
-    std::process::abort()
-}
-
-fn signal_self(signal: Signal) {
-    kill_process(getpid(), signal).expect("a process may signal itself");
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use demo::store_fence::{STORE, StoreFence};
 use fenced_lock::{Backend, MemoryBackend, Session, SessionOptions, Token};
 use flash_sale::inventory::{Inventory, InventoryError, Item, Outcome};
+use lab::locks::{STORE, StoreFence};
 use testkit::shared::fresh_database;
 use testkit::wait::within;
 

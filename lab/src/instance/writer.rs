@@ -1,12 +1,11 @@
 //! Other ways to write a batch: without some [safeguards](Safeguard), and with faults at points around the write. The inventory
 //! uses this as its [`BatchWriter`]; the lock is decorated with it, to learn of releases.
 
-mod by_flags;
-pub(crate) mod tenures;
-
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use demo::instance::rig::Rig;
+use demo::instance::write_what_was_seen;
 use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
     Action, Attempt, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
@@ -15,44 +14,36 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
 
-use self::tenures::{Tenures, now_ms};
-use crate::decorated::Decoration;
-use crate::fault::{self, Point};
-use crate::safeguard::Safeguard;
+use super::by_flags;
+use super::fault::{self, Point};
+use super::safeguard::Safeguard;
+use crate::locks::Decoration;
 
 /// Writes batches as the service does, except for the safeguards that are off.
 #[derive(Debug, Default)]
-pub struct Writer {
-    /// The safeguards that are off.
-    off: Mutex<BTreeSet<Safeguard>>,
+pub(super) struct Writer {
+    /// Knows the safeguards that are off, and the tenures in which this instance sold.
+    pub(super) rig: Arc<Rig>,
     /// Held for a write without safeguards: the write may have several steps, and the next batch of this instance waits for them.
     turn: tokio::sync::Mutex<()>,
     /// Whether batches have no tokens, because their lock excludes no other instance.
-    pub(crate) without_tokens: bool,
+    without_tokens: bool,
     /// Without `careful-retry`: how many times each order was sent without an answer.
     unanswered: Mutex<HashMap<OrderId, u32>>,
     /// Without `script-reload`: the digest of the script, once it is loaded.
-    digest: OnceCell<String>,
-    /// The tenures in which this instance sold.
-    pub(crate) tenures: Tenures,
+    pub(super) digest: OnceCell<String>,
     /// The status of each claim that was not yet released.
     claims: Mutex<HashMap<Claim, watch::Receiver<ClaimStatus>>>,
 }
 
 impl Writer {
+    pub(super) fn new(rig: Arc<Rig>, without_tokens: bool) -> Self {
+        Self { rig, without_tokens, ..Self::default() }
+    }
+
     /// Whether this safeguard is on.
-    pub fn has(&self, safeguard: Safeguard) -> bool {
-        !self.off.lock().contains(&safeguard)
-    }
-
-    pub fn set(&self, safeguard: Safeguard, on: bool) {
-        let mut off = self.off.lock();
-        let _was = if on { off.remove(&safeguard) } else { off.insert(safeguard) };
-    }
-
-    /// The names of the safeguards that are off.
-    pub fn without(&self) -> Vec<String> {
-        self.off.lock().iter().map(ToString::to_string).collect()
+    pub(super) fn has(&self, safeguard: Safeguard) -> bool {
+        self.rig.has(&safeguard.to_string())
     }
 
     async fn write(
@@ -60,26 +51,17 @@ impl Writer {
         inventory: &Inventory,
         batch: Batch<'_>,
     ) -> Result<Vec<Outcome>, InventoryError> {
-        if batch.token.is_some_and(|token| self.tenures.begin(batch.item, token)) {
+        if batch.token.is_some_and(|token| self.rig.begin(batch.item, token)) {
             fault::at(Point::AfterGrant).await;
         }
-        let seen = match batch.token {
-            Some(_) if !self.has(Safeguard::Fence) => {
-                let keys: Vec<_> = batch.attempts.iter().map(|one| one.order.key()).collect();
-                Some(inventory.look_up(batch.item, &keys).await?)
-            }
-            _ => None,
-        };
-        let before = now_ms();
-        if fault::at(Point::BeforeWrite).await
-            && let Some(token) = batch.token
-        {
-            self.tenures.note(token, |tenure, now| tenure.stopped = Some((before, now)));
+        if batch.token.is_some() && !self.has(Safeguard::Fence) {
+            return write_what_was_seen(&self.rig, inventory, batch).await;
         }
+        self.rig.about_to_write(batch.token).await;
         let others = [Safeguard::OrderIds, Safeguard::AtomicLedger, Safeguard::ScriptReload];
         // only the script can change holds
         let has_changes = batch.attempts.iter().any(|one| one.order.action != Action::Reserve);
-        let is_whole = seen.is_none() && others.iter().all(|safeguard| self.has(*safeguard));
+        let is_whole = others.iter().all(|safeguard| self.has(*safeguard));
         let outcomes = if is_whole || has_changes {
             let outcomes = fault::once_sent(inventory.reduce_by_script(batch)).await?;
             if !self.has(Safeguard::CancelOnce) {
@@ -87,7 +69,7 @@ impl Writer {
             }
             outcomes
         } else {
-            by_flags::reduce(self, inventory, batch, seen).await?
+            by_flags::reduce(self, inventory, batch).await?
         };
         fault::at(Point::AfterAnswer).await;
         Ok(outcomes)
@@ -131,22 +113,13 @@ impl BatchWriter for Writer {
     ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
         batch.token.take_if(|_| self.without_tokens);
         Box::pin(async move {
-            let is_safe = self.off.lock().is_empty();
+            let is_safe = self.rig.without().is_empty();
             let _turn = if is_safe { None } else { Some(self.turn.lock().await) };
-            let written = if self.has(Safeguard::CarefulRetry) {
+            if self.has(Safeguard::CarefulRetry) {
                 self.write(inventory, batch).await
             } else {
                 self.write_under_new_ids(inventory, batch).await
-            };
-            if let Some(token) = batch.token {
-                self.tenures.note(token, |tenure, now| {
-                    tenure.to_ms = Some(now);
-                    if let Err(InventoryError::StaleToken { fence, .. }) = &written {
-                        tenure.refused = Some((now, fence.revision()));
-                    }
-                });
             }
-            written
         })
     }
 }
@@ -164,7 +137,7 @@ impl Decoration<Token> for Arc<Writer> {
             let status = self.claims.lock().remove(claim);
             let status = status.map(|status| *status.borrow());
             if let Some(ClaimStatus::Granted(token)) = status
-                && self.tenures.note(token, |tenure, now| tenure.to_ms = Some(now))
+                && self.rig.has_written(token)
             {
                 fault::at(Point::BeforeRelease).await;
             }

@@ -1,20 +1,16 @@
 //! The write without some safeguards: one script with a flag for each.
-//!
-//! Without the fence it decides by the stock that it read before. That is correct as long as no holder is paused beyond its
-//! lease: a holder that was paused for longer undoes what the next one sold. The write is one step, so that no reader sees half
-//! of it.
 
 use std::collections::HashSet;
 
 use flash_sale::inventory::{
-    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Lookup, Order, Outcome,
-    parse_token, token_record,
+    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Order, Outcome, parse_token,
+    token_record,
 };
 use redis::{ErrorKind, RedisError};
 
-use super::Writer;
-use crate::fault::{self, Point};
-use crate::safeguard::Safeguard;
+use super::fault::{self, Point};
+use super::safeguard::Safeguard;
+use super::writer::Writer;
 
 /// The first command, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("by_flags.lua"));
@@ -29,13 +25,11 @@ for i = 2, #ARGV, 2 do
 end
 return 'ok'";
 
-/// The same as [`Inventory::reduce`], without the safeguards that are off. Without the fence it decides by what was `seen`: its
-/// buyers may have been served elsewhere meanwhile, under the same ids.
+/// The same as [`Inventory::reduce`], without the safeguards that are off.
 pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, attempts }: Batch<'_>,
-    seen: Option<Lookup>,
 ) -> Result<Vec<Outcome>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
     let mut take = if writer.has(Safeguard::ScriptReload) {
@@ -49,14 +43,11 @@ pub(super) async fn reduce(
     };
     take.arg(5).arg(&["stock", "lucky", "orders", "ledger", "fence"].map(|name| item.key(name)));
     take.arg(token.map(token_record).unwrap_or_default())
-        .arg(seen.as_ref().map(|seen| seen.available.stock.to_string()).unwrap_or_default())
         .arg(flag(Safeguard::OrderIds))
         .arg(flag(Safeguard::AtomicLedger));
     take.arg(attempts[0].holder.unwrap_or(attempts[0].instance));
-    for (place, Attempt { order, .. }) in attempts.iter().enumerate() {
-        let may_be_known = seen.as_ref().is_none_or(|seen| !matches!(seen.orders[place], Ok(None)));
+    for Attempt { order, .. } in attempts {
         take.arg(order.key()).arg(order.quantity.get()).arg(order.user.as_str());
-        take.arg(if may_be_known { "1" } else { "" });
     }
     let (status, detail, fields, answers): (String, String, Vec<String>, Vec<String>) =
         fault::once_sent(inventory.command(&take)).await?;

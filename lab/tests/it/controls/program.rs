@@ -1,20 +1,22 @@
-//! A running `demo serve`, told to do without something or to stop somewhere.
+//! A running `lab serve`, told to do without something or to stop somewhere.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 
 use fenced_lock::Session;
-use rustix::process::Signal;
+use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::client::{Answer, Connection};
 use testkit::ports::free_ports;
+use testkit::probe;
 use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
-use testkit::wait::within;
+use testkit::wait::{eventually, within};
 use tokio::process::Child;
 
-use crate::launch;
+use crate::lab;
 use crate::support::etcd::session;
 
 /// A running program. It is killed when this is dropped.
@@ -46,7 +48,14 @@ impl Program {
         let servers = ["--etcd", etcd, "--redis", redis, "--lock-name", lock_name];
         let flags = servers.into_iter().chain(flags.iter().map(String::as_str));
         let [port] = free_ports().unwrap();
-        let child = launch::start("serve", port, &flags.collect::<Vec<_>>()).await;
+        let mut program = lab(dir.path(), &["serve", "--listen", &format!("127.0.0.1:{port}")]);
+        program.args(flags).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = program.spawn().unwrap();
+        eventually("the program is ready", async || {
+            let answer = probe::http(Method::GET, port, "/readyz", "").await;
+            answer.is_ok_and(|(status, _)| status == 200)
+        })
+        .await;
         Self { child, port, dir, lock: lock_name.to_owned(), redis: redis.to_owned() }
     }
 
@@ -69,7 +78,9 @@ impl Program {
 
     /// Starts a sale of the default item.
     pub(super) async fn sell(&self, stock: u64) {
-        launch::sell(self.port, stock).await;
+        let body = format!("{{\"stock\":{stock}}}");
+        let answer = probe::http(Method::PUT, self.port, "/stock", body).await.unwrap();
+        assert_eq!(answer.0, 200, "{}", answer.1);
     }
 
     /// Sends an order of the default item, whose answer is left to be read.
@@ -109,12 +120,23 @@ impl Program {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        launch::signal(&self.child, signal);
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        pid.expect("it runs")
     }
 
     /// Waits until it is stopped.
     pub(super) async fn until_stopped(&self) {
-        launch::until_stopped(&self.child).await;
+        let stat = format!("/proc/{}/stat", self.pid());
+        eventually("the program is stopped", async || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            // the name before it may have any characters
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
+        .await;
     }
 
     pub(super) async fn exit(&mut self) -> ExitStatus {

@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
-use testkit::server::{START_TIMEOUT, until_ready};
-use testkit::{
+
+use crate::server::{START_TIMEOUT, until_ready};
+use crate::{
     Child, EtcdOptions, LOCK_NAME, OwnedDir, PrivateEtcd, PrivateRedis, PrivateRedisCluster,
     Program, Proxy, RedisOptions, Sentinels, ServerError, ports, probe,
 };
-
-use crate::locks::{LockMode, LockServer, LockServers};
 
 /// The error of a proxy.
 const NO_PROXY: &str = "a proxy has no port";
@@ -27,28 +26,36 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// A running cluster. Dropping it ends everything; [`stop`](Self::stop) ends it in order.
 #[derive(Debug)]
 pub struct Cluster {
+    /// In the order in which they were started.
     pub instances: Vec<Instance>,
+    /// The stock.
     pub redis: PrivateRedis,
     /// If there are sentinels, the instances ask them for the address of Redis.
     pub sentinels: Option<Sentinels>,
     /// If there is a Redis Cluster, the stock is there, and not in `redis`.
     pub shards: Option<PrivateRedisCluster>,
+    /// The members of etcd.
     pub etcd: Vec<PrivateEtcd>,
-    pub lock: LockServers,
     /// The data and logs of all servers and instances.
     pub dir: OwnedDir,
+    /// The program that the instances run: this one.
     pub program: PathBuf,
 }
 
 /// One instance of the service, and the proxies around it.
 #[derive(Debug)]
 pub struct Instance {
+    /// Its name, by default its port.
     pub name: String,
+    /// Its port on the loopback address.
     pub port: u16,
+    /// Its process.
     pub child: Child,
     /// One proxy for each member of etcd.
     pub etcd_proxies: Vec<Proxy>,
+    /// Between the instance and Redis.
     pub redis_proxy: Option<Proxy>,
+    /// Between the clients and the instance.
     pub client_proxy: Option<Proxy>,
     args: Vec<String>,
 }
@@ -58,11 +65,11 @@ pub struct Instance {
 pub struct Spec<'a> {
     /// `None`: its port.
     pub name: Option<&'a str>,
-    pub lock: LockMode,
     /// How many instances share this machine's cores.
     pub instances: usize,
     /// Further flags.
     pub flags: &'a [String],
+    /// What runs through a proxy.
     pub proxied: Proxied,
     /// Whether the instance knows only the first member of etcd.
     pub one_endpoint: bool,
@@ -71,12 +78,16 @@ pub struct Spec<'a> {
 /// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxied {
+    /// None.
     #[default]
     Nothing,
+    /// Those to etcd.
     Etcd,
+    /// Those to Redis.
     Redis,
-    /// Both.
+    /// Those to etcd and to Redis.
     Servers,
+    /// Those of its clients.
     Clients,
 }
 
@@ -91,8 +102,11 @@ impl Proxied {
 }
 
 impl Cluster {
-    /// Starts the servers, in a directory in `parent`, and waits until they answer. With no members of etcd, the guard must be
-    /// one that needs no etcd.
+    /// Starts the servers, in a directory in `parent`, and waits until they answer. With no members of etcd, the instances
+    /// need another lock.
+    ///
+    /// # Errors
+    /// A server does not start.
     pub async fn open(
         parent: &OwnedDir,
         members: usize,
@@ -110,13 +124,15 @@ impl Cluster {
             },
             PrivateRedis::start_in(&dir, redis),
         )?;
-        let lock = LockServers::default();
         let instances = Vec::new();
         let (sentinels, shards) = (None, None);
-        Ok(Self { instances, redis, sentinels, shards, etcd, lock, dir, program })
+        Ok(Self { instances, redis, sentinels, shards, etcd, dir, program })
     }
 
     /// Starts another instance on this port, without waiting for it.
+    ///
+    /// # Errors
+    /// The system refuses its process or a proxy.
     pub async fn start(&mut self, port: u16, spec: Spec<'_>) -> Result<()> {
         let mut etcd_proxies = Vec::new();
         for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
@@ -150,13 +166,11 @@ impl Cluster {
             format!("--workers={workers}"),
             format!("--shutdown-grace={SHUTDOWN_GRACE}"),
             format!("--lock-name={LOCK_NAME}"),
-            format!("--lock={}", spec.lock.name()),
         ];
         if let Some(member) = self.etcd.first() {
             args.push(format!("--etcd={}", endpoints.join(",")));
             args.extend(member.flags());
         }
-        args.extend(self.lock.addresses().iter().map(|address| format!("--lock-at={address}")));
         args.extend(redis);
         args.extend_from_slice(spec.flags);
         self.instances.push(Instance {
@@ -172,6 +186,9 @@ impl Cluster {
     }
 
     /// Starts another instance on a free port, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It ends, or is not ready in time.
     pub async fn add(&mut self, spec: Spec<'_>) -> Result<()> {
         let mut attempt = 1;
         loop {
@@ -230,28 +247,32 @@ impl Cluster {
     /// # Errors
     /// When that takes too long.
     pub async fn remove(self) -> io::Result<()> {
-        let Self { instances, redis, sentinels, shards, etcd, lock, dir, .. } = self;
+        let Self { instances, redis, sentinels, shards, etcd, dir, .. } = self;
         drop((instances, redis, sentinels, shards, etcd));
-        let removed = lock.remove().await;
-        dir.remove().await.and(removed)
+        dir.remove().await
     }
 
     fn servers(&mut self) -> impl Iterator<Item = &mut Child> {
         let etcd = self.etcd.iter_mut().map(PrivateEtcd::child);
         let sentinels = self.sentinels.iter_mut().flat_map(Sentinels::children);
-        let lock = self.lock.members.iter_mut().map(LockServer::child);
-        etcd.chain(sentinels).chain([self.redis.child()]).chain(lock)
+        etcd.chain(sentinels).chain([self.redis.child()])
     }
 }
 
 impl Instance {
     /// Starts the instance again after its end, and waits until it answers; it may not be ready yet.
+    ///
+    /// # Errors
+    /// It ends, or does not answer in time.
     pub async fn start_again(&mut self, program: &Path, dir: &OwnedDir) -> Result<()> {
         self.child = spawn(self.port, program, &self.args, dir)?;
         self.until_ok("/healthz").await
     }
 
     /// Waits until it is ready.
+    ///
+    /// # Errors
+    /// It ends, or is not ready in time.
     pub async fn until_ready(&mut self) -> Result<()> {
         self.until_ok("/readyz").await
     }

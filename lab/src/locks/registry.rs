@@ -1,28 +1,21 @@
 //! All guards of a sale. To add a lock, add a variant of [`LockMode`], its server, and a line in `open`.
 
-use std::sync::LazyLock;
-#[cfg(feature = "other-locks")]
-use std::{sync::Arc, time::Duration};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-#[cfg(feature = "other-locks")]
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-#[cfg(feature = "other-locks")]
 use fenced_lock::{
     Backend, FileBackend, FileOptions, PostgresAdvisoryBackend, PostgresBackend, PostgresOptions,
     RedisBackend, RedisOptions, RedlockBackend, Token, ZooKeeperBackend, ZooKeeperOptions,
 };
-use flash_sale::sale::GuardStatus;
-use serde::{Deserialize, Serialize};
 use testkit::PrivateZooKeeper;
 
-#[cfg(feature = "other-locks")]
 use super::AnyLock;
 
-/// What guards the sale. The words of each guard are in `--help`, and in sentences such as "guard of the sale: ...".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What guards the sale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LockMode {
     /// the lock in etcd
     #[default]
@@ -37,19 +30,12 @@ pub enum LockMode {
     PostgresAdvisory,
     /// the lock in ZooKeeper
     #[value(name = "zookeeper")]
-    #[serde(rename = "zookeeper")]
     ZooKeeper,
     /// the lock in a directory
     #[value(alias = "embedded")]
     File,
-    /// a lock in each instance
-    Local,
-    /// no lock
-    NoLock,
     /// the lock recipe of Go's etcd client
     EtcdRecipe,
-    /// etcd's Lock call
-    EtcdRpc,
     /// no lock, one atomic script for each batch
     BatchedScript,
     /// no lock, one atomic script
@@ -78,7 +64,7 @@ impl Server {
     }
 }
 
-/// The names and the words of the guards.
+/// The names of the guards.
 static VALUES: LazyLock<Vec<PossibleValue>> = LazyLock::new(|| {
     LockMode::value_variants().iter().filter_map(LockMode::to_possible_value).collect()
 });
@@ -94,32 +80,22 @@ impl LockMode {
         VALUES[self as usize].get_name()
     }
 
-    /// Its description, for a sentence like "guarded by ...".
-    pub fn words(self) -> String {
-        VALUES[self as usize].get_help().map(ToString::to_string).unwrap_or_default()
-    }
-
     /// The server that it needs besides the stock.
     pub fn server(self) -> Server {
         match self {
-            Self::Etcd | Self::EtcdRecipe | Self::EtcdRpc => Server::Etcd,
+            Self::Etcd | Self::EtcdRecipe | Self::AtomicScript => Server::Etcd,
             Self::Redis => Server::Redis { nodes: 1 },
             Self::Redlock => Server::Redis { nodes: 3 },
             Self::Postgres | Self::PostgresAdvisory => Server::Postgres,
             Self::ZooKeeper => Server::ZooKeeper,
             Self::File => Server::Directory,
-            Self::Local | Self::NoLock | Self::BatchedScript | Self::AtomicScript => Server::None,
+            Self::BatchedScript => Server::None,
         }
     }
 
     /// Whether it is a lock of the library that all instances share.
     pub fn is_shared(self) -> bool {
-        !matches!(self, Self::EtcdRecipe | Self::EtcdRpc) && self.server() != Server::None
-    }
-
-    /// Whether the ledger has the orders with their ids. It has none under a guard that only writes the stock step by step.
-    pub fn keeps_ledger(self) -> bool {
-        !matches!(self, Self::Local | Self::NoLock | Self::EtcdRpc)
+        !matches!(self, Self::EtcdRecipe | Self::AtomicScript | Self::BatchedScript)
     }
 
     /// The fence of a sale under this lock: `asked` if there is one, else the lock's own if it has tokens, else the store's.
@@ -127,48 +103,16 @@ impl LockMode {
         asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
     }
 
-    /// How many members of etcd a demo under this guard starts.
+    /// How many members of etcd a sale under this guard needs.
     pub fn etcd_members(self) -> usize {
         usize::from(self.server() == Server::Etcd)
-    }
-
-    /// The text behind a verdict that says why this guard oversells, if it does.
-    pub fn flaw(self) -> Option<&'static str> {
-        match self {
-            Self::Local => Some(
-                "That is what happens without a lock between the instances: each one guards the stock only against itself.",
-            ),
-            Self::NoLock => Some(
-                "That is what happens without a lock, when reading, deciding and writing are three steps.",
-            ),
-            _ => None,
-        }
-    }
-
-    /// The status of a sale under this guard, for the page.
-    pub(crate) fn status(self) -> GuardStatus {
-        let (description, warning) = match self {
-            Self::Local => (
-                "a lock in each instance",
-                Some(
-                    "Each instance guards the stock against itself alone: two of them sell units twice.",
-                ),
-            ),
-            Self::NoLock => ("nothing", Some("Nothing guards the stock: units are sold twice.")),
-            Self::AtomicScript | Self::BatchedScript => ("the store's script alone", None),
-            _ => ("the lock", None),
-        };
-        let warnings = warning.map(|warning| ("no-lock", warning)).into_iter().collect();
-        GuardStatus { name: self.name(), description, without: Vec::new(), warnings }
     }
 }
 
 /// Small beside the TTL of a demo, because a key on one node outlives its session by as much.
-#[cfg(feature = "other-locks")]
 const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The lock of this kind at these addresses. There must be at least one.
-#[cfg(feature = "other-locks")]
 pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     let first = &at[0];
     let lock: Arc<dyn Backend<Token = Token>> = match lock {

@@ -1,0 +1,78 @@
+//! Signals to a program.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+pub use rustix::process::Signal;
+use rustix::process::{getpid, kill_process};
+use tokio::process::Command;
+use tokio::signal::unix::{self, SignalKind};
+
+/// Signals that ask a program to end: Ctrl-C, `kill`, and a closed terminal.
+const ENDINGS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+
+/// More time than the kernel takes to stop all threads of this process.
+const STOPPING: Duration = Duration::from_millis(50);
+
+/// Listens for the signals that ask a program to end.
+pub struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn listen() -> io::Result<Self> {
+        let listen =
+            |signal: Signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
+        ENDINGS.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The next signal. Cancel safe: a signal that came meanwhile is kept for the next call.
+    pub async fn next(&mut self) -> Signal {
+        let all = self.0.iter_mut().map(|(signal, listener)| {
+            Box::pin(async move {
+                listener.recv().await;
+                *signal
+            })
+        });
+        select_all(all).await.0
+    }
+}
+
+/// The exit code that shells give to a process ended by this signal.
+pub fn exit_code(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
+}
+
+/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it up: its own timers stand still.
+pub fn stop_for(time: Duration) {
+    let seconds = time.as_millis().div_ceil(1000);
+    let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
+    let mut alarm = Command::new("/bin/sh");
+    // Ctrl-C in the terminal must not end it; who wakes this process earlier ends it
+    match alarm.args(["-c", &script]).process_group(0).kill_on_drop(true).spawn() {
+        Ok(_alarm) => stop(),
+        // without the alarm nothing would wake it
+        Err(error) => eprintln!("not stopped: the alarm cannot be set: {error}"),
+    }
+}
+
+/// Stops this process until SIGCONT.
+#[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
+pub fn stop() {
+    signal_self(Signal::STOP);
+    // another thread may have got the signal, so this one must not go on yet
+    std::thread::sleep(STOPPING);
+}
+
+/// Ends this process with SIGKILL.
+pub fn kill_now() -> ! {
+    signal_self(Signal::KILL);
+    std::process::abort()
+}
+
+fn signal_self(signal: Signal) {
+    kill_process(getpid(), signal).expect("a process may signal itself");
+}

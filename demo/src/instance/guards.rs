@@ -1,0 +1,288 @@
+//! The four guards of a sale, and the switch between them.
+//!
+//! `etcd` is the service's own lock. The others are there to compare with:
+//!
+//! | guard | what guards the stock |
+//! |---|---|
+//! | `local` | a mutex in each instance: oversells with two instances |
+//! | `no-lock` | nothing: oversells |
+//! | `atomic-script` | no lock: the script is atomic |
+//!
+//! Without a shared lock an instance reads the stock, decides, and writes, in three steps. Two instances that read before either
+//! writes both see the same stock, both find it enough, and both write the same smaller number: two units sold, one taken off.
+//! Such a sale has no order ids and no ledger, so a retry buys again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use clap::ValueEnum;
+use fenced_lock::{QueueEntry, SessionKeeper};
+use flash_sale::inventory::{
+    Accepted, Action, Event, InventoryError, Item, NewSale, Order, Outcome, Started, Timestamp,
+};
+use flash_sale::peers::Receiver;
+use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::time::timeout;
+
+use super::rig::{FENCE, Rig};
+
+/// What guards the sale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guard {
+    /// The lock in etcd
+    #[default]
+    #[value(name = "etcd")]
+    #[serde(rename = "etcd")]
+    Lock,
+    /// A lock in each instance
+    Local,
+    /// No lock
+    NoLock,
+    /// No lock, one atomic script
+    AtomicScript,
+}
+
+impl Guard {
+    /// Its name; what it is, for a sentence like "guarded by ..."; and, if it oversells, what the page says of it now, and the text
+    /// behind a verdict.
+    const fn words(self) -> (&'static str, &'static str, Option<[&'static str; 2]>) {
+        match self {
+            Self::Lock => ("etcd", "the lock", None),
+            Self::Local => (
+                "local",
+                "a lock in each instance",
+                Some([
+                    "Each instance guards the stock against itself alone: two of them sell units twice.",
+                    "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+                ]),
+            ),
+            Self::NoLock => (
+                "no-lock",
+                "nothing",
+                Some([
+                    "Nothing guards the stock: units are sold twice.",
+                    "That is what happens without a lock, when reading, deciding and writing are three steps.",
+                ]),
+            ),
+            Self::AtomicScript => ("atomic-script", "the store's script alone", None),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    pub(crate) fn description(self) -> &'static str {
+        self.words().1
+    }
+
+    /// The text behind a verdict that says why this guard oversells, if it does. Such a guard keeps no ledger.
+    pub(crate) fn flaw(self) -> Option<&'static str> {
+        self.words().2.map(|[_, flaw]| flaw)
+    }
+}
+
+/// The guards of an instance. Orders in progress keep the guard with which they began; nothing excludes them from orders under
+/// another guard.
+pub(super) struct Switch {
+    /// The guard that the instances share.
+    lock: Box<dyn SaleGuard>,
+    chosen: AtomicUsize,
+    context: Arc<SaleContext>,
+    rig: Arc<Rig>,
+    /// The lock of [`Guard::Local`].
+    own: Arc<tokio::sync::Mutex<()>>,
+    /// A permit for each order that may wait without the shared lock.
+    places: Semaphore,
+}
+
+impl Switch {
+    pub(super) fn new(
+        context: &Arc<SaleContext>,
+        rig: &Arc<Rig>,
+        lock: Box<dyn SaleGuard>,
+        chosen: Guard,
+    ) -> Self {
+        let places = Semaphore::new(context.options.queue_length);
+        let (context, rig) = (Arc::clone(context), Arc::clone(rig));
+        let chosen = AtomicUsize::new(chosen as usize);
+        Self { lock, chosen, context, rig, own: Arc::default(), places }
+    }
+
+    /// The guard of new orders.
+    pub(super) fn chosen(&self) -> Guard {
+        Guard::value_variants()[self.chosen.load(Ordering::Relaxed)]
+    }
+
+    pub(super) fn choose(&self, guard: Guard) {
+        self.chosen.store(guard as usize, Ordering::Relaxed);
+    }
+
+    fn is_shared(&self) -> bool {
+        self.chosen() == Guard::Lock
+    }
+
+    /// Waits for the lock of this instance, if `guard` is that.
+    async fn turn(&self, guard: Guard) -> Result<Option<OwnedMutexGuard<()>>, SaleError> {
+        if guard != Guard::Local {
+            return Ok(None);
+        }
+        let waited = self.context.options.wait_timeout;
+        let turn = timeout(waited, Arc::clone(&self.own).lock_owned());
+        let turn = self.context.stopping.run_until_cancelled(turn).await;
+        let turn = turn.ok_or(SaleError::Stopping)?;
+        turn.map(Some).map_err(|_| SaleError::WaitTooLong { waited })
+    }
+}
+
+#[async_trait]
+impl SaleGuard for Switch {
+    fn status(&self) -> GuardStatus {
+        let (name, description, flaw) = self.chosen().words();
+        let mut status = GuardStatus { name, description, ..GuardStatus::default() };
+        if self.is_shared() {
+            status = self.lock.status();
+        }
+        status.without = self.rig.without();
+        status.warnings.extend(flaw.map(|[warning, _]| ("no-lock", warning)));
+        if !self.rig.has(FENCE) {
+            let text = "The fence is off: a holder that was paused can undo what others have sold.";
+            status.warnings.push(("fence-off", text));
+        }
+        status
+    }
+
+    async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
+        let guard = self.chosen();
+        if guard == Guard::Lock {
+            return self.lock.reduce(order).await;
+        }
+        let limit = self.context.options.queue_length;
+        let full = |_| SaleError::QueueFull { item: order.item.clone(), limit };
+        let _place = self.places.try_acquire().map_err(full)?;
+        if guard == Guard::AtomicScript {
+            // no plain read first: the script answers sold out as fast
+            let sold = by_the_script(&self.context, &order).await;
+            return sold.map_err(|error| SaleError::of_order(error, &order));
+        }
+        if let Some(outcome) = self.context.check_stock(&order).await? {
+            return Ok(outcome);
+        }
+        let turn = self.turn(guard).await?;
+        let (context, rig) = (Arc::clone(&self.context), Arc::clone(&self.rig));
+        let id = order.id.clone();
+        // a buyer who goes away must not end it between two steps
+        let sold = self.context.tasks.spawn(async move {
+            let _turn = turn;
+            let sold = in_three_steps(&context, &rig, &order).await;
+            sold.map_err(|error| SaleError::of_order(error, &order))
+        });
+        sold.await.unwrap_or_else(|panicked| {
+            Err(SaleError::OutcomeUnknown { order: id, source: panicked.into() })
+        })
+    }
+
+    async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
+        if self.is_shared() {
+            return self.lock.start(item, sale).await;
+        }
+        // without a lock: a run has no orders when it begins
+        let started = self.context.inventory.start(item, None, sale).await;
+        started.map_err(|error| SaleError::of_start(error, item))
+    }
+
+    async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
+        if self.is_shared() { self.lock.queue(item).await } else { Ok(Vec::new()) }
+    }
+
+    fn lock_name(&self, item: &Item) -> Option<String> {
+        self.lock.lock_name(item).filter(|_| self.is_shared())
+    }
+
+    async fn check(&self) -> Result<(), SaleError> {
+        if self.is_shared() { self.lock.check().await } else { Ok(()) }
+    }
+
+    fn sessions(&self) -> Option<&SessionKeeper> {
+        self.lock.sessions()
+    }
+
+    fn receiver(&self) -> Option<Arc<dyn Receiver>> {
+        self.lock.receiver()
+    }
+
+    fn waiting(&self) -> usize {
+        let own = self.context.options.queue_length - self.places.available_permits();
+        own + self.lock.waiting()
+    }
+
+    fn oldest(&self) -> Duration {
+        self.lock.oldest()
+    }
+
+    async fn close(&self) {
+        self.lock.close().await;
+    }
+}
+
+/// Sells one order by the script, without a token.
+async fn by_the_script(context: &SaleContext, order: &Order) -> Result<Outcome, InventoryError> {
+    let SaleContext { inventory, options, .. } = context;
+    let batch = std::slice::from_ref(order);
+    let outcomes = inventory.reduce(&order.item, None, &options.instance, batch).await?;
+    Ok(outcomes.into_iter().next().expect("a batch of one order has one outcome"))
+}
+
+/// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
+/// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] any part may be done.
+async fn in_three_steps(
+    context: &SaleContext,
+    rig: &Rig,
+    order: &Order,
+) -> Result<Outcome, InventoryError> {
+    let SaleContext { inventory, options, .. } = context;
+    if order.action != Action::Reserve {
+        return Ok(Outcome::Unknown);
+    }
+    let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
+    // from here on the number may be outdated
+    if order.item == Item::DEFAULT {
+        rig.look(seen);
+    }
+    let Some(remaining) = seen.checked_sub(u64::from(order.quantity.get())) else {
+        return Ok(Outcome::SoldOut { remaining: seen });
+    };
+    rig.about_to_write(None).await;
+    let [stock, lucky] = ["stock", "lucky"].map(|name| order.item.key(name));
+    let mut set = redis::cmd("SET");
+    inventory.command::<()>(set.arg(stock).arg(remaining)).await?;
+    let mut add = redis::cmd("INCRBY");
+    // an error here leaves the new stock written
+    let added = inventory.command::<i64>(add.arg(lucky).arg(order.quantity.get())).await;
+    added.map_err(|error| match error {
+        InventoryError::Refused { source } | InventoryError::Unreachable { source } => {
+            InventoryError::Unanswered { source }
+        }
+        error => error,
+    })?;
+    Ok(Outcome::Reserved(Accepted {
+        position: 0,
+        event: Event::Reserved,
+        order: order.id.clone(),
+        quantity: order.quantity,
+        user: order.user.clone(),
+        remaining,
+        instance: options.instance.clone(),
+        holder: None,
+        request: None,
+        token: None,
+        time: Timestamp::default(),
+        hold_until: None,
+        changed: None,
+    }))
+}
