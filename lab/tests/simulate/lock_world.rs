@@ -312,7 +312,7 @@ impl Actor {
                     let (world, process) = (Arc::clone(&self.world), Arc::clone(&self.process));
                     let work = self.chance.millis(0, 20);
                     let done = self.keeper.with(&name, async |guard| {
-                        world.granted(&process, guard);
+                        world.granted(&process, &guard);
                         sleep(work).await;
                         world.write(
                             &process.name,
