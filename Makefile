@@ -113,7 +113,7 @@ deny: ## check the licences and sources of all dependencies
 BASE ?= HEAD
 semver: ## compare the lock's interface with that of an earlier revision: make semver BASE=main (builds its tool once)
 	@command -v cargo-semver-checks >/dev/null || [ -x $(TOOLS)/bin/cargo-semver-checks ] || \
-	  { echo "building cargo-semver-checks, once: some minutes" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-semver-checks; }
+	  { echo "building cargo-semver-checks, once: some minutes" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-semver-checks@0.51.0; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) semver-checks --package fenced-lock --baseline-rev $(BASE) --only-explicit-features \
 	  --features etcd-tls,file,metrics,postgres-tls,redis-tls,serde,zookeeper
 

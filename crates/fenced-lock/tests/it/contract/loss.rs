@@ -159,6 +159,15 @@ pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &imp
     next.unlock().await.unwrap();
 }
 
+/// Does any work under a lock, in a task of its own.
+fn in_a_task<T: GrantToken, F: Future<Output: Send> + Send + 'static>(
+    keeper: SessionKeeper<T>,
+    name: String,
+    work: impl FnOnce(Guard<T>) -> F + Send + 'static,
+) -> JoinHandle<Result<F::Output, LockError>> {
+    tokio::spawn(async move { keeper.with(&name, work).await })
+}
+
 /// Goal: a keeper's wait for a lock survives the loss of its session: the lock is granted in the next one. Work that was done is
 /// told apart from work that a loss stopped, and the lock is free after both. A closed keeper has no session any more.
 pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
@@ -166,14 +175,6 @@ pub(crate) async fn a_keeper_locks_beyond_a_loss(lab: &impl Lab) {
     let keeper = SessionKeeper::start(lab.backend(), SessionOptions::new(TTL));
     let other = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let held = other.lock().await.unwrap();
-    // by a function that takes any work, in a task of its own
-    fn in_a_task<T: GrantToken, F: Future<Output: Send> + Send + 'static>(
-        keeper: SessionKeeper<T>,
-        name: String,
-        work: impl FnOnce(Guard<T>) -> F + Send + 'static,
-    ) -> JoinHandle<Result<F::Output, LockError>> {
-        tokio::spawn(async move { keeper.with(&name, work).await })
-    }
     let captured = name.clone();
     let work = async move |guard: Guard<_>| [captured, guard.name().to_owned()];
     let waiter = in_a_task(keeper.clone(), name.clone(), work);
