@@ -119,7 +119,8 @@ impl Buyer {
         let hold = setup.before.hold_seconds.map(Duration::from_secs);
         if order.answer().is_none() {
             // units may come back, and an attempt without an answer may take them
-            let may_arrive = hold.is_some() && order.is_refused() && order.in_doubt;
+            let can_gain = hold.is_some() || setup.plan.conduct.returns > 0.0;
+            let may_arrive = can_gain && order.is_refused() && order.in_doubt;
             let cancel = Step { wait: Duration::ZERO, event: Event::Cancelled };
             return may_arrive.then_some(cancel).into_iter().collect();
         }
@@ -129,6 +130,7 @@ impl Buyer {
         let steps = hold.map(|hold| plan.conduct.steps(plan.seed, number, hold));
         let mut steps = steps.unwrap_or_default();
         if has_ids {
+            plan.conduct.take_back(plan.seed, number, hold.is_some(), &mut steps);
             plan.conduct.ask_again(plan.seed, number, &mut steps);
         }
         steps

@@ -103,7 +103,7 @@ pub(crate) struct Plan {
     #[serde(flatten)]
     pub(crate) conduct: Conduct,
 
-    /// Seed for --abandon, --pay, --pay-late, --cancel and --again [default: random, and reported].
+    /// Seed for --abandon, --pay, --pay-late, --cancel, --return and --again [default: random, and reported].
     #[arg(long, value_name = "N", default_value_t = crate::any_seed(), hide_default_value = true)]
     pub(crate) seed: u64,
 
@@ -195,7 +195,7 @@ pub struct Args {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The admin token, which starting a sale needs unless the service is a demo.
+    /// The admin token, which --stock and --return need unless the service is a demo.
     #[arg(long, env = "FLASH_SALE_ADMIN_TOKEN", value_name = "TOKEN", value_parser = bearer,
           hide_env_values = true, conflicts_with = "admin_token_file")]
     pub(crate) admin_token: Option<HeaderValue>,
@@ -255,6 +255,11 @@ impl Args {
     /// How many orders to send at most.
     pub(crate) fn requests(&self) -> usize {
         self.requests.unwrap_or(if self.duration.is_some() { MOST_REQUESTS } else { 500 })
+    }
+
+    /// The admin token.
+    pub(crate) fn token(&self) -> Option<&HeaderValue> {
+        self.admin_token.as_ref().or(self.admin_token_file.as_ref())
     }
 
     /// The time limit of one attempt; by default half of the order's, so that there is time to ask another

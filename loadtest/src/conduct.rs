@@ -32,6 +32,11 @@ pub(crate) struct Conduct {
     #[arg(long, default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
     pub(crate) cancel: f64,
 
+    /// Share of the confirmed orders, or of the accepted ones in a sale without holds, that come back. Needs the admin token.
+    #[arg(long = "return", default_value = "0", value_name = "SHARE", value_parser = number(SHARES))]
+    #[serde(default)]
+    pub(crate) returns: f64,
+
     /// Share of the accepted orders that are sent again after their answer, at the next instance, over a connection of their
     /// own, before or after what their buyers do then. The answer must be the same until their units have come back.
     #[arg(long, default_value = "0.02", value_name = "SHARE", value_parser = number(SHARES))]
@@ -70,6 +75,20 @@ impl Conduct {
         if random.random_bool(self.again) {
             let place = random.random_range(0..=steps.len());
             steps.insert(place, Step { wait: Duration::ZERO, event: Event::Reserved });
+        }
+    }
+
+    /// Has order `number` returned after these steps, if it is one of that share: once it is final.
+    pub(crate) fn take_back(
+        &self,
+        seed: u64,
+        number: usize,
+        has_holds: bool,
+        steps: &mut Vec<Step>,
+    ) {
+        let is_final = !has_holds || steps.iter().any(|step| step.event == Event::Confirmed);
+        if is_final && choices(seed.wrapping_add(9), number).random_bool(self.returns) {
+            steps.push(Step { wait: Duration::ZERO, event: Event::Returned });
         }
     }
 

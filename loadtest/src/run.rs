@@ -212,8 +212,7 @@ async fn prepare(endpoint: &Endpoint, args: &Args) -> Result<StockState> {
         let sale = json!({
             "stock": stock, "per_order": 1_000_000, "per_user": args.per_user, "hold_seconds": hold,
         });
-        let token = args.admin_token.as_ref().or(args.admin_token_file.as_ref());
-        let started = api.start_sale(&sale, token).await;
+        let started = api.start_sale(&sale, args.token()).await;
         started.context("the sale cannot be started; is --admin-token-file missing?")?;
     }
     let before = api.stock().await.context("the sale's state cannot be read")?;

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `GET` or `POST /stock/reduce?item=&quantity=&user=` | takes units; header `Idempotency-Key` names the order |
 //! | `POST /order/confirm?order=&item=&user=`, `/order/cancel` | ends the hold of an order |
+//! | `POST /order/return?order=&item=&user=` | takes a confirmed order back |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
 //! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
 //! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
 //! | `GET /order?order=&item=&user=` | the answer to one order again |
-//! | `/orders/{id}`, `/orders/{id}/confirm`, `/cancel` | the same, with the id in the path |
+//! | `/orders/{id}`, `/orders/{id}/confirm`, `/cancel`, `/return` | the same, with the id in the path |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
 //! | `GET /`, `/static/..` | the page |
@@ -92,7 +93,9 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
         .route("/stock/reduce", any(reduce::reduce))
         .route("/orders/{id}/confirm", change(Action::Confirm))
         .route("/orders/{id}/cancel", change(Action::Cancel))
+        .route("/orders/{id}/return", change(Action::Return))
         .route("/order/confirm", change(Action::Confirm))
+        .route("/order/return", change(Action::Return))
         .route("/order/cancel", change(Action::Cancel));
     rate_limit::limited(orders, state)
         .route("/stock", get(stock::read))

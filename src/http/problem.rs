@@ -94,11 +94,13 @@ problem_types! {
     NOT_STARTED "not-started" CONFLICT Some(1), "The sale has not started";
     ENDED "ended" CONFLICT None, "The sale has ended";
     ORDER_FINAL "order-final" CONFLICT None, "The order is final";
+    NOT_CONFIRMED "not-confirmed" CONFLICT None, "The order is held: cancel it, and nothing is to be returned";
     SALE_REPLACED "sale-replaced" CONFLICT None, "The sale was replaced, or its ledger ends before the position";
     NOT_REPLACED "not-replaced" CONFLICT None, "The sale runs, so it cannot be deleted";
     TOO_MANY_SALES "too-many-sales" CONFLICT None, "1000 replaced sales are kept; delete some";
     EXPIRED "expired" GONE None, "The hold of the order ended";
     CANCELLED "cancelled" GONE None, "The order was cancelled";
+    RETURNED "returned" GONE None, "The order was returned";
     SALE_MISMATCH "sale-mismatch" PRECONDITION_FAILED None, "If-Match does not name the running sale";
     BODY_TOO_LARGE "body-too-large" PAYLOAD_TOO_LARGE None, "A body has at most 16 KiB";
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";

@@ -1,4 +1,4 @@
-//! `GET` or `POST /stock/reduce`, `POST /order/confirm` and `/order/cancel`: the sale itself.
+//! `GET` or `POST /stock/reduce`, `POST /order/confirm`, `/order/cancel` and `/order/return`: the sale itself.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
+use super::stock::check_admin;
 use super::{body, params, reply};
 use crate::inventory::{
     Accepted, Action, Event, InventoryError, Item, Order, OrderId, Outcome, Quantity, Timestamp,
@@ -47,7 +48,7 @@ struct Answer<'a> {
     token: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_until: Option<Timestamp>,
-    /// When the hold was confirmed or cancelled.
+    /// When the hold was confirmed or cancelled, or the order returned.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
 }
@@ -137,7 +138,7 @@ pub(super) fn named_order(
     })
 }
 
-/// Confirms or cancels the order.
+/// Confirms or cancels the order; or takes it back, which only an operator may.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     id: Named,
@@ -145,7 +146,10 @@ pub(super) async fn change(
     action: Action,
 ) -> Result<Response, Problem> {
     let (head, content) = request.into_parts();
-    params::check_intent(&head)?;
+    match action {
+        Action::Return => check_admin(&app, &head)?,
+        _ => params::check_intent(&head)?,
+    }
     let order = named_order(&app, id, &head, action)?;
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
@@ -160,7 +164,7 @@ pub(super) async fn change(
     answer(&id, &item, outcome)
 }
 
-/// The answer to an order, to a confirmation or to a cancellation.
+/// The answer to an order, to a confirmation, to a cancellation or to a return.
 pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
     let is_repeated =
         matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
@@ -188,6 +192,7 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
         Outcome::Over { event, time } => {
             let (kind, what) = match event {
                 Event::Cancelled => (ProblemType::CANCELLED, "the order was cancelled"),
+                Event::Returned => (ProblemType::RETURNED, "the order was returned"),
                 _ => (ProblemType::EXPIRED, "the hold of the order ended"),
             };
             let detail = format!("{what} at {time}: order again under a new Idempotency-Key");
@@ -196,6 +201,10 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
         Outcome::Final => problem(
             ProblemType::ORDER_FINAL,
             "the order is confirmed, or was final from the start: its units stay sold".into(),
+        ),
+        Outcome::NotConfirmed => problem(
+            ProblemType::NOT_CONFIRMED,
+            "the order is held: cancel it, and its units are on sale again".into(),
         ),
         Outcome::Unknown => problem(
             ProblemType::UNKNOWN_ORDER,

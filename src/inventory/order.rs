@@ -94,11 +94,13 @@ pub enum Action {
     Confirm,
     /// To end its hold: the units go back on sale.
     Cancel,
+    /// To take it back after it was confirmed: the units go back on sale.
+    Return,
     /// To end all holds whose time is over; this belongs to no order.
     Expire,
 }
 
-/// One buyer's attempt to take some units of an item, or to confirm or cancel it.
+/// One buyer's attempt to take some units of an item, or to confirm, cancel or return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Makes retries safe: a known id gets its first answer again. Two users can have equal ids.
@@ -212,6 +214,8 @@ pub enum Event {
     Cancelled,
     /// Its hold ended without a confirmation.
     Expired,
+    /// It was confirmed, or final from the start, and came back later: the units went back on sale.
+    Returned,
 }
 
 impl Event {
@@ -222,6 +226,7 @@ impl Event {
             Self::Confirmed => "confirmed",
             Self::Cancelled => "cancelled",
             Self::Expired => "expired",
+            Self::Returned => "returned",
         }
     }
 }
@@ -291,6 +296,11 @@ impl Accepted {
         }
     }
 
+    /// The field under which the store has this entry of the order with this key.
+    pub(super) fn field(&self, key: &str) -> String {
+        if self.event == Event::Returned { format!("\n{key}") } else { key.to_owned() }
+    }
+
     /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
     /// with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
@@ -302,7 +312,8 @@ impl Accepted {
         let (event, hold_until, user) = match (kind, rest) {
             ("2", [hold_until, user]) => (Event::Reserved, *hold_until, *user),
             (change, [key @ .., _]) => {
-                let ends = [Event::Confirmed, Event::Cancelled, Event::Expired];
+                use Event::{Cancelled, Confirmed, Expired, Returned};
+                let ends = [Confirmed, Cancelled, Expired, Returned];
                 let event =
                     ends.into_iter().find(|end| change.strip_prefix('\n') == Some(end.word()));
                 (event?, "", key.first().copied().unwrap_or_default())
@@ -338,23 +349,25 @@ pub enum Outcome {
     Reserved(Accepted),
     /// It was accepted by an earlier attempt, which stands. Also the answer when an order without a hold is confirmed.
     Repeated(Accepted),
-    /// Its hold was confirmed or cancelled.
+    /// Its hold was confirmed or cancelled, or it was returned.
     Changed {
         /// What happened to it.
         change: Accepted,
         /// Whether an earlier attempt had done this.
         is_repeated: bool,
     },
-    /// It was accepted, and later cancelled or expired.
+    /// It was accepted, and later cancelled, expired or returned.
     Over {
-        /// Whether it was cancelled or expired.
+        /// Which of them.
         event: Event,
         /// When. The entry of a hold that expired can be later than this.
         time: Timestamp,
     },
-    /// It is final, and cannot be cancelled.
+    /// It is final, and cannot be cancelled; or the sale takes no order back, since its stock was set by hand.
     Final,
-    /// There is no such order to confirm or cancel.
+    /// It is held, so there is nothing to return: it can be cancelled.
+    NotConfirmed,
+    /// There is no such order to confirm, cancel or return.
     Unknown,
     /// Fewer units are left than it asks for, even with those that are held. Nothing is recorded: a retry with the same id is a
     /// new attempt. The same is true of the refusals below.
@@ -435,7 +448,8 @@ impl Outcome {
                 let what = format!("{} has no order under {key}", order.item.key("orders"));
                 return (word != "2").then_some((Self::Damaged { what }, None));
             };
-            let entry = Acknowledged { position: found.position, key, entry: entry.to_owned() };
+            let (position, key) = (found.position, found.field(&key));
+            let entry = Acknowledged { position, key, entry: entry.to_owned() };
             // an earlier attempt of the same request was carried out
             let is_own = request.is_some() && found.request == request;
             let outcome = match word {
@@ -463,6 +477,7 @@ impl Outcome {
             }
             ("ended", [at]) => Self::SaleEnded { at: Timestamp::clamped(*at) },
             ("final", _) => Self::Final,
+            ("not-confirmed", _) => Self::NotConfirmed,
             ("conflict", _) => Self::Conflict,
             ("sale-replaced", _) => Self::SaleReplaced,
             ("unknown", _) => Self::Unknown,
@@ -511,6 +526,7 @@ impl Outcome {
             }
             Self::SaleEnded { at } => format!("ended\t{}", at.micros()),
             Self::Final => "final".into(),
+            Self::NotConfirmed => "not-confirmed".into(),
             Self::Conflict => "conflict".into(),
             Self::SaleReplaced => "sale-replaced".into(),
             Self::Unknown => "unknown".into(),
@@ -523,7 +539,11 @@ impl Outcome {
     pub(crate) fn may_change(&self, has_holds: bool) -> bool {
         match self {
             Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
-            Self::AllHeld { .. } | Self::NotStarted { .. } | Self::Unknown | Self::HoldsDue => true,
+            Self::AllHeld { .. }
+            | Self::NotConfirmed
+            | Self::NotStarted { .. }
+            | Self::Unknown
+            | Self::HoldsDue => true,
             _ => false,
         }
     }
@@ -618,7 +638,9 @@ mod tests {
             Outcome::Changed { change: change.clone(), is_repeated: false },
             Outcome::Changed { change, is_repeated: true },
             Outcome::Over { event: Event::Expired, time },
+            Outcome::Over { event: Event::Returned, time },
             Outcome::Final,
+            Outcome::NotConfirmed,
             Outcome::Unknown,
             Outcome::SoldOut { remaining: 2 },
             Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 },

@@ -67,9 +67,21 @@ if operation == 'lookup' then
   -- where holds are due, a batch says what is held
   local ends_in = hold and not is_due and first_end()
   if ends_in then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
+  local records, fields = redis.call('HMGET', ORDERS, unpack(keys)), {}
+  for i, key in ipairs(keys) do
+    if records[i] then fields[#fields + 1], fields[#fields + 2] = key, '\n' .. key end
+  end
+  local found = #fields > 0 and redis.call('HMGET', CHANGES, unpack(fields)) or {}
+  local changes, of_found = {}, 0
+  for i in ipairs(keys) do
+    changes[i] = false
+    if records[i] then
+      of_found = of_found + 2
+      changes[i] = found[of_found] or found[of_found - 1]
+    end
+  end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false, held}, sale, fence, running,
-    redis.call('HMGET', ORDERS, unpack(keys)), redis.call('HMGET', CHANGES, unpack(keys))})
+    {stock, is_due and 1 or 0, terms.per_order or false, held}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

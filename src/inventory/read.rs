@@ -16,8 +16,8 @@ use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId,
-    Stock, Terms, Timestamp, Units, User,
+    Accepted, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId, Stock,
+    Terms, Timestamp, Units, User,
 };
 
 /// How many items the readiness check probes.
@@ -480,5 +480,6 @@ fn looked_up(
         (order.event, order.changed) = (change.event, ended_at.or(Some(change.time)));
         (position, entry) = (change.position, text.0);
     }
-    (Ok(Some(order)), Some(Acknowledged { position, key: key.to_owned(), entry }))
+    let key = order.field(key);
+    (Ok(Some(order)), Some(Acknowledged { position, key, entry }))
 }

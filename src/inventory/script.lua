@@ -13,7 +13,7 @@
 --       forget: 7 id of the sale
 --       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call covers all
 --         that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its quantity
---         or a word (confirm; cancel; or expire, which ends the holds whose time is over and belongs to no order); its
+--         or a word (confirm; cancel; return; or expire, which ends the holds whose time is over and belongs to no order); its
 --         user; the writer of its entry; and the token of its first attempt without an answer, or nothing
 --
 -- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
@@ -294,11 +294,11 @@ if not sale then
 end
 
 local answers = {}
-local accepted, changed = {}, {}  -- by key, for an order that occurs twice in a batch
+local accepted, changed, back = {}, {}, {}  -- by key, for an order that occurs twice in a batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
 local held, freed, delayed, new_changes, new_units = {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
-local confirmed = 0               -- units
+local confirmed = 0               -- units that this batch confirmed, less those that it took back
 -- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has more entries than that.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
@@ -316,17 +316,29 @@ local function take(user, quantity)
   end
 end
 
--- Ends a hold, and adds an entry about it to the ledger.
+-- Ends a hold or takes a confirmed order back, and adds an entry about it to the ledger.
 local function change(kind, key, quantity, user, writer)
   if kind == 'confirmed' then confirmed = confirmed + quantity else take(user, -quantity) end
+  if kind == 'returned' then confirmed = confirmed - quantity end
   position = position + 1
   local entry = string.format('\n%s\t%d\t%s\t%s', kind, position, decimal(quantity), decimal(stock))
     .. before .. (writer or ARGV[8]) .. behind .. key
-  changed[key] = entry
   added[#added + 1] = entry
-  freed[#freed + 1] = key
-  push(new_changes, key, entry)
+  if kind == 'returned' then
+    back[key] = entry
+    push(new_changes, '\n' .. key, entry)
+  else
+    changed[key] = entry
+    freed[#freed + 1] = key
+    push(new_changes, key, entry)
+  end
   return entry
+end
+
+-- The entry of an order that was returned, or false.
+local function returned(key)
+  if back[key] == nil then back[key] = ended > 0 and redis.call('HGET', CHANGES, '\n' .. key) end
+  return back[key]
 end
 
 for i, key in ipairs(due_keys) do
@@ -354,14 +366,24 @@ local function answer_known(key, word, user, writer, record, final)
   end
   local kind = final and kind_of(final)
   local over = final and kind ~= 'confirmed' and 'over\t' .. (kind == 'expired' and hold_end or '') .. '\t' .. final
-  if word ~= 'confirm' and word ~= 'cancel' then
+  local is_held = not final and hold_end ~= ''
+  local came_back = not over and not is_held and returned(key)
+  if came_back then over = 'over\t\t' .. came_back end
+  if word ~= 'confirm' and word ~= 'cancel' and word ~= 'return' then
     -- the first answer again, unless the id was used for another order
     if quantity ~= word or first_user ~= user then return 'conflict' end
     return over or 'repeated\t' .. record
   end
+  if word == 'return' then
+    if came_back then return 'unchanged\t' .. came_back end
+    if over then return over end
+    -- without terms, the entry would look like damage to the last version
+    if is_held or not terms_text then return is_held and 'not-confirmed' or 'final' end
+    return 'changed\t' .. change('returned', key, tonumber(quantity), user, writer)
+  end
   local wanted = word == 'confirm' and 'confirmed' or 'cancelled'
-  if not final and hold_end ~= '' then return 'changed\t' .. change(wanted, key, tonumber(quantity), user, writer) end
-  if kind == wanted then return 'unchanged\t' .. final end
+  if is_held then return 'changed\t' .. change(wanted, key, tonumber(quantity), user, writer) end
+  if kind == wanted and not came_back then return 'unchanged\t' .. final end
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 

@@ -102,6 +102,7 @@ impl<'a> Call<'a> {
                 Action::Reserve => call.arg(order.key()).arg(order.quantity.get()),
                 Action::Confirm => call.arg(order.key()).arg("confirm"),
                 Action::Cancel => call.arg(order.key()).arg("cancel"),
+                Action::Return => call.arg(order.key()).arg("return"),
                 Action::Expire => call.arg("").arg("expire"),
             };
             let sent_under = attempt.sent_under.map(token_record).unwrap_or_default();

@@ -96,6 +96,7 @@ enum Asks {
     Reserve,
     Confirm,
     Cancel,
+    Return,
     Expire,
 }
 
@@ -122,6 +123,7 @@ impl Forwarded {
             Action::Reserve => Asks::Reserve,
             Action::Confirm => Asks::Confirm,
             Action::Cancel => Asks::Cancel,
+            Action::Return => Asks::Return,
             Action::Expire => Asks::Expire,
         };
         let (id, user) = (order.id.as_str().to_owned(), order.user.as_str().to_owned());
@@ -142,6 +144,7 @@ impl Forwarded {
                 Asks::Reserve => Action::Reserve,
                 Asks::Confirm => Action::Confirm,
                 Asks::Cancel => Action::Cancel,
+                Asks::Return => Action::Return,
                 Asks::Expire => Action::Expire,
             },
         })

@@ -173,7 +173,7 @@ impl SaleContext {
         Ok(Some(match first {
             Some(first) if !first.is_repeated_by(order) => Outcome::Conflict,
             Some(Accepted {
-                event: event @ (Event::Cancelled | Event::Expired),
+                event: event @ (Event::Cancelled | Event::Expired | Event::Returned),
                 changed: Some(time),
                 ..
             }) => Outcome::Over { event, time },

@@ -128,7 +128,7 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 27] = [
+pub const OUTCOMES: [&str; 29] = [
     "reserved",
     "sold-out",
     "all-held",
@@ -136,7 +136,9 @@ pub const OUTCOMES: [&str; 27] = [
     "confirmed",
     "cancelled",
     "expired",
+    "returned",
     "final",
+    "not-confirmed",
     "unknown-order",
     "limit-reached",
     "user-required",
@@ -259,6 +261,7 @@ impl OrderCount<'_> {
                 | Outcome::Over { event, .. },
             ) => event.word(),
             Ok(Outcome::Final) => "final",
+            Ok(Outcome::NotConfirmed) => "not-confirmed",
             Ok(Outcome::Unknown) => "unknown-order",
             Ok(Outcome::LimitReached { .. }) => "limit-reached",
             Ok(Outcome::UserRequired) => "user-required",

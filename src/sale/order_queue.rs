@@ -217,7 +217,7 @@ const OTHERS: usize = 2;
 
 /// Whether it is about an order that was accepted before. Buyers who have paid, or give units back, go first.
 fn is_follow_up(order: &Order) -> bool {
-    matches!(order.action, Action::Confirm | Action::Cancel)
+    matches!(order.action, Action::Confirm | Action::Cancel | Action::Return)
 }
 
 /// The waiting orders of one item at this instance: up to four confirmations and cancellations before each other order, and else

@@ -58,9 +58,11 @@ kinds! {
     EndedTwice "I2" "ended more than once in the ledger",
     /// Units came back that were not taken.
     NotHeld "I1" "ended without a hold",
+    /// Units came back of an order that was not final.
+    NotConfirmed "I1" "returned, and was not confirmed",
     /// An entry has other units than the order.
     WrongQuantity "I1" "in the ledger with other units",
-    /// A buyer was told that an order is confirmed, cancelled or expired, and the ledger says otherwise.
+    /// A buyer was told that an order is confirmed, cancelled, expired or returned, and the ledger says otherwise.
     ChangeLost "I2" "told otherwise than the ledger has it",
     /// An instance no longer has the sale.
     Gone "I2" "",

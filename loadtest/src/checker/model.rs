@@ -23,8 +23,7 @@
 //! An [`Order`] is built attempt by attempt with [`Order::add`], and what its buyer asks for later with [`Order::change`].
 //! Times are in microseconds, of any clock that all buyers share.
 //!
-//! The terms are state: an entry that changes a running sale, or that gives units of a confirmed order back, is one more arm
-//! in [`Sale::apply`].
+//! The terms are state: an entry that changes a running sale is one more arm in [`Sale::apply`].
 //!
 //! A token belongs to one writer: the `holder` of an entry, or its `instance` if it has none. The model sees nothing where two
 //! instances have one name.
@@ -47,6 +46,8 @@ struct Standing {
     end: Option<LedgerEntry>,
     /// Whether it ended one: of this ledger, or one that was open before it.
     was_held: bool,
+    /// The entry with which it came back after it was final.
+    returned: Option<LedgerEntry>,
 }
 
 /// A sale after some entries, and the faults so far.
@@ -69,6 +70,10 @@ pub struct Sale {
     held_units: Option<i64>,
     /// The open holds that began before the first entry; where they are not known, any number is possible.
     earlier: u64,
+    /// Whether there were orders before the first entry.
+    has_earlier_orders: bool,
+    /// Whether an order that was final came back.
+    has_returns: bool,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
     /// The last token and who wrote under it first.
@@ -94,6 +99,7 @@ impl Sale {
                 None => (before.hold_seconds.is_none() || before.held == Some(0)).then_some(0),
             },
             earlier: before.held.unwrap_or(u64::MAX),
+            has_earlier_orders: before.orders > 0,
             last: (before.entries(), before.stock),
             ..Self::default()
         }
@@ -129,14 +135,14 @@ impl Sale {
     /// Whether there can be more on sale later than now: then an attempt without an answer may still take units after
     /// another attempt of its order was refused.
     pub(crate) fn can_gain(&self) -> bool {
-        self.state.hold_seconds.is_some()
+        self.state.hold_seconds.is_some() || self.has_returns
     }
 
     /// Takes the next entry, and finds what a sale in this state cannot have written. Returns whether it is the first one of
     /// its order.
     pub fn apply(&mut self, entry: &LedgerEntry) -> bool {
         let LedgerEntry { position, event, order, user, quantity, .. } = entry;
-        let (to_stock, has_holds) = (event.to_stock(*quantity), self.can_gain());
+        let (to_stock, has_holds) = (event.to_stock(*quantity), self.state.hold_seconds.is_some());
         self.check_place(entry, to_stock);
         self.check_token(entry);
         let Self { state, found, .. } = self;
@@ -153,7 +159,7 @@ impl Sale {
             found.add(Kind::OverLimit, format!("{order} of {user}"));
         }
         let standing = self.standings.entry((user.clone(), order.clone())).or_default();
-        let is_first = standing.times == 0 && standing.end.is_none();
+        let is_first = standing.times == 0 && standing.end.is_none() && standing.returned.is_none();
         if *event == Event::Reserved {
             state.orders += 1;
             let held = if has_holds { signed(*quantity) } else { 0 };
@@ -164,6 +170,22 @@ impl Sale {
                 found.add(Kind::Duplicates, order);
             }
             standing.reserved.get_or_insert_with(|| entry.clone());
+        } else if *event == Event::Returned {
+            self.has_returns = true;
+            let is_final = match (&standing.end, &standing.reserved) {
+                (Some(end), _) => end.event == Event::Confirmed,
+                (None, Some(_)) => !has_holds,
+                (None, None) => self.has_earlier_orders,
+            };
+            if standing.returned.is_some() {
+                found.add(Kind::EndedTwice, format!("{order}, {event:?} at {position}"));
+            } else if !is_final || state.lucky < 0 {
+                found.add(Kind::NotConfirmed, order);
+            }
+            if standing.reserved.as_ref().is_some_and(|first| first.quantity != *quantity) {
+                found.add(Kind::WrongQuantity, order);
+            }
+            standing.returned.get_or_insert_with(|| entry.clone());
         } else if standing.end.is_some() {
             found.add(Kind::EndedTwice, format!("{order}, {event:?} at {position}"));
         } else {
@@ -229,7 +251,8 @@ impl Sale {
     pub fn compare(&mut self, user: &str, id: &str, quantity: u64, order: &Order) {
         let (can_gain, found) = (self.can_gain(), &mut self.found);
         let standing = self.standings.get(&(user.to_owned(), id.to_owned()));
-        let Standing { reserved, end, was_held, .. } = standing.cloned().unwrap_or_default();
+        let Standing { reserved, end, was_held, returned, .. } =
+            standing.cloned().unwrap_or_default();
         let Some(entry) = reserved else {
             if order.is_accepted() {
                 self.lost += 1;
@@ -254,7 +277,8 @@ impl Sale {
             }
         }
         // a hold expires without being asked
-        if let Some(end) = end.as_ref().filter(|end| end.event != Event::Expired) {
+        let changes = end.iter().chain(&returned);
+        for end in changes.clone().filter(|end| end.event != Event::Expired) {
             let asked = order.asked().filter(|(event, _)| *event == end.event);
             let mut answers = asked.clone().filter_map(|(_, asked)| asked.answer()).peekable();
             if answers.peek().is_none() && !asked.clone().any(|(_, asked)| asked.in_doubt) {
@@ -263,9 +287,10 @@ impl Sale {
                 found.add(Kind::Misreported, id);
             }
         }
-        let ended = end.map(|end| end.event);
-        for (told, _) in order.told().filter(|(told, _)| Some(*told) != ended) {
-            let there = ended.map_or("not there".to_owned(), |end| format!("{end:?}"));
+        let is_so = |told: Event| changes.clone().any(|change| change.event == told);
+        for (told, _) in order.told().filter(|(told, _)| !is_so(*told)) {
+            let last = changes.clone().last();
+            let there = last.map_or("not there".to_owned(), |last| format!("{:?}", last.event));
             found.add(Kind::ChangeLost, format!("{id}, {told:?} and {there}"));
         }
         let Some(first) = order.answer() else { return };

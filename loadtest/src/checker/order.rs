@@ -25,6 +25,8 @@ pub enum Event {
     Cancelled,
     /// Its units came back, since its hold had ended.
     Expired,
+    /// It was final, and its units came back.
+    Returned,
 }
 
 /// One order of a run; by default one that was not sent.
@@ -51,7 +53,7 @@ pub struct Order {
     pub(crate) held: Vec<Held>,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
-    /// What its buyer asked for then, one after the other: to have it confirmed or cancelled, or to be told again that it is
+    /// What its buyer asked for then, one after the other: to have it confirmed, cancelled or returned, or to be told again that it is
     /// reserved. These have no changes.
     pub(crate) changes: Vec<(Event, Order)>,
 }
@@ -140,6 +142,7 @@ impl Event {
             Self::Reserved => "again",
             Self::Confirmed => "confirm",
             Self::Cancelled | Self::Expired => "cancel",
+            Self::Returned => "return",
         }
     }
 
@@ -149,7 +152,7 @@ impl Event {
         match self {
             Self::Reserved => -quantity,
             Self::Confirmed => 0,
-            Self::Cancelled | Self::Expired => quantity,
+            Self::Cancelled | Self::Expired | Self::Returned => quantity,
         }
     }
 }
@@ -220,6 +223,7 @@ impl Order {
                 (404, "unknown-order") => FinalOutcome::UnknownOrder,
                 (410, "cancelled") => FinalOutcome::Over(Event::Cancelled),
                 (410, "expired") => FinalOutcome::Over(Event::Expired),
+                (410, "returned") => FinalOutcome::Over(Event::Returned),
                 _ => FinalOutcome::Failed(kind),
             };
         }

@@ -154,11 +154,16 @@ impl<'h> Clock<'h> {
                     }
                 }
                 end => {
-                    let is_reserved = |(event, asked): (Event, &Order)| {
-                        event == Event::Reserved && asked.answer().is_some()
+                    let stands = |(event, asked): &(Event, &Order)| {
+                        let may_stand = match end {
+                            Event::Returned => *event != Event::Returned,
+                            _ => *event == Event::Reserved,
+                        };
+                        may_stand && asked.answer().is_some()
                     };
-                    if late.any(is_reserved) {
-                        let what = format!("{id}, told that it is reserved after it was {end:?}");
+                    if let Some((event, _)) = late.find(stands) {
+                        let told = format!("{event:?}").to_lowercase();
+                        let what = format!("{id}, told that it is {told} after it was {end:?}");
                         found.add(Kind::ChangeLost, what);
                     }
                 }
@@ -179,13 +184,18 @@ fn new_user(history: &History) -> Times {
 
 /// When each entry took effect, as far as this run's clients know.
 fn spans(history: &History) -> Vec<Span> {
-    let mut seen = vec![[false; 2]; history.orders.len()];
+    let mut seen = vec![[false; 3]; history.orders.len()];
     let hold = hold(history);
     let spans = history.ledger.iter().map(|entry| {
         let any = Span { from: 0, to: u64::MAX };
         let Some((number, order)) = order(history, entry) else { return any };
         // an order that is there twice is reported elsewhere
-        if std::mem::replace(&mut seen[number][usize::from(entry.event != Event::Reserved)], true) {
+        let kind = match entry.event {
+            Event::Reserved => 0,
+            Event::Confirmed | Event::Cancelled | Event::Expired => 1,
+            Event::Returned => 2,
+        };
+        if std::mem::replace(&mut seen[number][kind], true) {
             return any;
         }
         let told = order.told().filter(|(told, _)| *told == entry.event).map(|(_, at)| at);
@@ -223,7 +233,10 @@ fn hold(history: &History) -> u64 {
 /// clients' clock.
 fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
     let hold = hold(history);
-    let ends = history.ledger.iter().zip(spans).filter(|(it, _)| it.event != Event::Reserved);
+    let ends =
+        history.ledger.iter().zip(spans).filter(|(it, _)| {
+            matches!(it.event, Event::Confirmed | Event::Cancelled | Event::Expired)
+        });
     for (entry, Span { from, to }) in ends.filter(|_| hold > 0) {
         let accepted = order(history, entry).and_then(|(_, order)| order.acknowledged());
         let latest = accepted.map(|at| at.saturating_add(hold + hold / CLOCK_TOLERANCE));

@@ -5,7 +5,7 @@
 //!
 //! | line | how often | what |
 //! |---|---|---|
-//! | `run` | first | `format` (4), `version` (of the load test), `run` (what all order ids begin with), `started` (wall clock), `most_requests` and `bound_seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `without_ledger` (whether the service may have none), `users`, the shares of the buyers that `pay`, `pay_late`, `cancel`, and send their orders `again`, `urls` (the instances), `item` (its name; null is the default item), `before` (its state before the first order, as in `state`) |
+//! | `run` | first | `format` (4), `version` (of the load test), `run` (what all order ids begin with), `started` (wall clock), `most_requests` and `bound_seconds` (the bounds; null is none in time), `connections`, `rate` (or null), `abandon`, `seed`, `quantity`, `alone` (whether there must be no other buyers), `tokens` (whether each order must have one), `without_ledger` (whether the service may have none), `users`, the shares of the buyers that `pay`, `pay_late`, `cancel`, send their orders `again`, and give final ones back (`returns`), `urls` (the instances), `item` (its name; null is the default item), `before` (its state before the first order, as in `state`) |
 //! | `attempt` | one each, as they end | see below |
 //! | `order` | one each | the ledger: `position`, `event`, `order`, `user` (empty if there is none), `quantity`, `remaining`, `instance`, `holder` (only if another instance wrote it than took the order), `token` |
 //! | `state` | one for an instance that answers | `instance` (an index into `urls`), `state`: `stock`, `lucky`, `initial`, `orders`, and `entries`, `held`, `units` (`held` and `confirmed`), `per_order`, `per_user`, `hold_seconds`, `sale`, which are null if they are not known; null if there is no such sale any more |
@@ -16,7 +16,7 @@
 //! | field | meaning |
 //! |---|---|
 //! | `order` | its order's id |
-//! | `change` | `confirmed` or `cancelled`, if it asks for that, and `reserved`, if it sends an order again that was answered; else null |
+//! | `change` | `confirmed`, `cancelled` or `returned`, if it asks for that, and `reserved`, if it sends an order again that was answered; else null |
 //! | `quantity` | the units that it asked for |
 //! | `to` | where it was sent: an index into `urls` |
 //! | `sent`, `ended` | microseconds since the run's start, of one monotonic clock |

@@ -9,7 +9,7 @@ use crate::checker::{Event, FinalOutcome};
 
 /// A run with attempts of every kind.
 const RECORDED: &str = r#"
-{"run":{"format":4,"version":"0.1.0","run":"run","started":"2026-11-20T12:00:00.000Z","most_requests":7,"bound_seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"without_ledger":false,"users":null,"pay":0.0,"pay_late":0.0,"cancel":0.0,"again":0.02,"urls":["http://a","http://b"],"item":"shoe","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":null,"held":null,"units":null,"per_order":null,"per_user":null,"hold_seconds":null,"sale":1}}}
+{"run":{"format":4,"version":"0.1.0","run":"run","started":"2026-11-20T12:00:00.000Z","most_requests":7,"bound_seconds":null,"connections":3,"rate":1.5,"abandon":0.25,"seed":7,"quantity":1,"alone":true,"tokens":true,"without_ledger":false,"users":null,"pay":0.0,"pay_late":0.0,"cancel":0.0,"returns":0.0,"again":0.02,"urls":["http://a","http://b"],"item":"shoe","before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":null,"held":null,"units":null,"per_order":null,"per_user":null,"hold_seconds":null,"sale":1}}}
 {"attempt":{"order":"run-0","change":null,"quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"unknown","status":null,"why":"broken connection","final":false}}
 {"attempt":{"order":"run-1","change":null,"quantity":1,"to":1,"sent":2000,"ended":2999,"outcome":"unknown","status":null,"why":"client went away","final":false}}
 {"attempt":{"order":"run-0","change":null,"quantity":1,"to":1,"sent":3000,"ended":3999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":-3,"position":1,"replayed":true}}
@@ -25,7 +25,7 @@ const RECORDED: &str = r#"
 
 /// A run with users, holds, and what became of the orders.
 const CHANGED: &str = r#"
-{"run":{"format":4,"version":"0.1.0","run":"run","started":"2026-11-23T12:00:00.000Z","most_requests":1,"bound_seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"without_ledger":false,"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125,"again":0.0,"urls":["http://a"],"item":null,"before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"units":{"held":0,"confirmed":null},"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
+{"run":{"format":4,"version":"0.1.0","run":"run","started":"2026-11-23T12:00:00.000Z","most_requests":1,"bound_seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"without_ledger":false,"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125,"returns":0.25,"again":0.0,"urls":["http://a"],"item":null,"before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"units":{"held":0,"confirmed":null},"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
 {"attempt":{"order":"run-0","change":null,"quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3,"position":null,"replayed":false}}
 {"attempt":{"order":"run-0","change":"reserved","quantity":1,"to":0,"sent":1999,"ended":2000,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3,"position":null,"replayed":true}}
 {"attempt":{"order":"run-0","change":"confirmed","quantity":1,"to":0,"sent":2000,"ended":2999,"outcome":"unknown","status":null,"why":"broken connection","final":false}}

@@ -72,7 +72,8 @@ async fn recorded_run_is_judged_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_pay_late_or_never() {
     let (_directory, path) = file();
-    let shares = "--pay 0.4 --pay-late 0.2 --cancel 0.2 --abandon 0.1 --again 0.5 --seed 2";
+    let shares =
+        "--pay 0.4 --pay-late 0.2 --cancel 0.2 --return 0.5 --abandon 0.1 --again 0.5 --seed 2";
     let flags = format!(
         "--requests 300 --concurrency 30 --stock 120 --users 40 --user-header X-User --per-user 2 --hold 1s {shares} --history {path}"
     );
@@ -80,7 +81,8 @@ async fn buyers_pay_late_or_never() {
     assert!(report.pass, "{}", report.verdict);
     let Tally { changes, limited, .. } = &report.tally;
     let confirmed = ["confirm: confirmed", "confirm: expired", "confirm: no answer"];
-    for told in [&confirmed[..], &["cancel: cancelled", "again: cancelled"]].concat() {
+    let back = ["cancel: cancelled", "again: cancelled", "return: returned"];
+    for told in [&confirmed[..], &back].concat() {
         assert!(changes.get(told).is_some_and(|times| *times > 0), "{told}: {changes:?}");
     }
     assert!(*limited > 0, "{report:?}");
@@ -124,7 +126,10 @@ async fn held_units_are_waited_for() {
     let report = report(Fault::None, &format!("{flags} --longest-pause 900ms")).await;
     assert!(report.pass && report.tally.acknowledged == 9, "{}", report.verdict);
     assert!(report.tally.unsettled_attempts["409 all-held"] >= 4, "{:?}", report.tally);
-    assert!(report.duration_seconds > 1.0 && report.latency_microseconds.unwrap().max < 900_000);
+    assert!(
+        report.duration_seconds > 1.0
+            && report.latency_microseconds.expect("answers").max < 900_000
+    );
 }
 
 /// Goal: a buyer whose order was told sold out, while an earlier attempt had no answer, cancels it in a sale with holds: units

@@ -23,8 +23,10 @@ impl Sale {
     pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
         let mut entries = self.ledger.iter().filter(|entry| entry.order == order);
         if let Some(first) = entries.next() {
-            return match entries.next().map(|end| end.event) {
-                Some(end @ (Event::Cancelled | Event::Expired)) => FinalOutcome::Over(end),
+            return match entries.next_back().map(|end| end.event) {
+                Some(end @ (Event::Cancelled | Event::Expired | Event::Returned)) => {
+                    FinalOutcome::Over(end)
+                }
                 _ => again(first),
             };
         }
@@ -41,10 +43,13 @@ impl Sale {
         }
     }
 
-    /// Confirms, cancels or ends an order; unknown ones are not answered.
+    /// Confirms, cancels, ends or returns an order; unknown ones are not answered.
     pub(crate) fn change(&mut self, order: &str, event: Event) -> FinalOutcome {
+        let is_final = |last: Event| last == Event::Confirmed && event == Event::Returned;
         match self.ledger.iter().rfind(|entry| entry.order == order).cloned() {
-            Some(LedgerEntry { event: Event::Reserved, user, quantity, .. }) => {
+            Some(LedgerEntry { event: last, user, quantity, .. })
+                if last == Event::Reserved || is_final(last) =>
+            {
                 FinalOutcome::Acknowledged(self.write(event, order, &user, quantity))
             }
             Some(end) if end.event == event => again(&end),
@@ -86,11 +91,15 @@ impl Sale {
         self.ledger.last().map_or(self.before.stock, |last| last.remaining)
     }
 
-    /// The units that are held, in a sale with holds: each other entry ends one.
+    /// The units that are held, in a sale with holds.
     fn held(&self) -> Option<i64> {
         let units = |entry: &LedgerEntry| {
-            let is_taken = entry.event == Event::Reserved;
-            Event::Reserved.to_stock(entry.quantity) * if is_taken { -1 } else { 1 }
+            let units = Event::Cancelled.to_stock(entry.quantity);
+            match entry.event {
+                Event::Reserved => units,
+                Event::Confirmed | Event::Cancelled | Event::Expired => -units,
+                Event::Returned => 0,
+            }
         };
         self.before.hold_seconds.map(|_| self.ledger.iter().map(units).sum())
     }
@@ -99,6 +108,9 @@ impl Sale {
         let (entries, stock) = (u64_from(self.ledger.len()), self.stock());
         let is_order = |entry: &&LedgerEntry| entry.event == Event::Reserved;
         let orders = u64_from(self.ledger.iter().filter(is_order).count());
+        let is_end =
+            |entry: &&LedgerEntry| !matches!(entry.event, Event::Reserved | Event::Returned);
+        let ended = u64_from(self.ledger.iter().filter(is_end).count());
         let lucky = self.before.initial - stock;
         let units = self.held().map(|held| {
             let [held, confirmed] = [held, lucky - held].map(|units| u64::try_from(units).ok());
@@ -110,8 +122,7 @@ impl Sale {
             lucky,
             orders,
             entries: Some(entries),
-            // each other entry ends a hold
-            held: self.before.hold_seconds.map(|_| (2 * orders).saturating_sub(entries)),
+            held: self.before.hold_seconds.map(|_| orders.saturating_sub(ended)),
             ..self.before.clone()
         }
     }

@@ -200,7 +200,11 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         _ => {
             let mut words = path.split('/').skip(2);
             let (order, verb) = (words.next().unwrap_or_default(), words.next());
-            let event = if verb == Some("confirm") { Event::Confirmed } else { Event::Cancelled };
+            let event = match verb {
+                Some("confirm") => Event::Confirmed,
+                Some("return") => Event::Returned,
+                _ => Event::Cancelled,
+            };
             Ok(told(&sale.change(order, event), event, order, 1))
         }
     }
@@ -250,6 +254,7 @@ fn told(outcome: &FinalOutcome, event: Event, order: &str, quantity: u64) -> Rep
         FinalOutcome::LimitReached => problem(409, "limit-reached"),
         FinalOutcome::Over(Event::Confirmed) => problem(409, "order-final"),
         FinalOutcome::Over(Event::Cancelled) => problem(410, "cancelled"),
+        FinalOutcome::Over(Event::Returned) => problem(410, "returned"),
         FinalOutcome::Over(_) => problem(410, "expired"),
         _ => problem(404, "unknown-order"),
     }

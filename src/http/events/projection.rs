@@ -23,8 +23,8 @@ const QUEUE: usize = 32;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The outcomes of orders that do not count as refused.
-const NOT_REFUSED: [&str; 6] =
-    ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled"];
+const NOT_REFUSED: [&str; 7] =
+    ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled", "returned"];
 
 /// The state of a watched sale, accumulated from the readings.
 pub(super) struct Projection {

@@ -179,6 +179,16 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     assert_eq!([&confirmed["outcome"], &confirmed["order"]], ["confirmed", "a"]);
     assert!(is_replayed(&other.call("POST /orders/a/confirm?user=alice").await));
     shop.call("POST /orders/a/cancel?user=alice").await.problem(409, "order-final");
+    let back = async |id: &str, token: &[(&str, &str)]| {
+        shop.call_with(&format!("POST /orders/{id}/return?user=alice"), token, "").await
+    };
+    back("a", &[]).await.problem(401, "token-required");
+    assert_eq!(back("a", &[ADMIN]).await.json(200)["outcome"], "returned");
+    assert!(is_replayed(&back("a", &[ADMIN]).await));
+    other.call("POST /orders/a/confirm?user=alice").await.problem(410, "returned");
+    back("z", &[ADMIN]).await.problem(404, "unknown-order");
+    let held = other.call_with("POST /order/return?order=b", &[ADMIN], "").await;
+    held.problem(409, "not-confirmed");
     other.call("POST /orders/a/cancel").await.json(200);
     let gone = shop.call("POST /orders/a/confirm").await.problem(410, "cancelled");
     assert!(gone["time"].is_string(), "{gone}");
@@ -199,7 +209,7 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let one = fresh.call("GET /orders/b").await.json(200);
     assert_eq!((&one["event"], &one["position"]), (&json!("expired"), &json!(2)));
     let stock = fresh.stock().await;
-    assert_eq!([&stock["stock"], &stock["lucky"], &stock["held"]], [2, 1, 0]);
+    assert_eq!([&stock["stock"], &stock["lucky"], &stock["held"]], [3, 0, 0]);
 
     let lines = [("accept", "application/x-ndjson")];
     let ledger = fresh.call_with("GET /orders?limit=2", &lines, "").await;
@@ -207,8 +217,9 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let entries = ledger.text.lines().map(|line| serde_json::from_str(line).unwrap());
     let entries: Vec<Value> = entries.collect();
     let events: Vec<_> = entries.iter().map(|entry| entry["event"].clone()).collect();
-    assert_eq!(events, ["reserved", "reserved", "reserved", "confirmed", "cancelled", "expired"]);
-    let line = format!("GET /orders?after={}&wait=30s", entries[5]["cursor"].as_str().unwrap());
+    let ends = ["confirmed", "returned", "cancelled", "expired"];
+    assert_eq!(events, [&["reserved"; 3][..], &ends].concat());
+    let line = format!("GET /orders?after={}&wait=30s", entries[6]["cursor"].as_str().unwrap());
     let (page, _) = tokio::join!(fresh.call(&line), async {
         // by its place among the watchers
         eventually("the reader waits", async || fresh.call("GET /events").await.status == 503)
@@ -217,7 +228,7 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     });
     let page = page.json(200);
     assert_eq!((&page["orders"][0]["order"], &page["next"]), (&json!("d"), &Value::Null));
-    assert_eq!(page["cursor"].as_str().unwrap().rsplit(':').next(), Some("7"));
+    assert_eq!(page["cursor"].as_str().unwrap().rsplit(':').next(), Some("8"));
 }
 
 /// Goal: nobody needs to ask for the units of a hold that ended: a sold-out sale sells them to the next buyer, and an idle one
@@ -265,6 +276,7 @@ async fn a_sale_says_who_may_buy() {
         "POST /stock/reduce?user=b",
         "POST /orders/a/confirm",
         "POST /orders/a/cancel",
+        "POST /orders/a/return",
         "POST /order/confirm?order=a",
         "PUT /stock",
         "DELETE /sales/a",

@@ -315,7 +315,14 @@ async fn operators_have_a_door_of_their_own() {
         buyer.get(path).await.assert_problem(404, "not-found");
         assert_eq!(operator.get(path).await.status, 200, "{path}");
     }
-    for path in ["/orders/none/confirm", "/orders/none/cancel", "/order/confirm", "/order/cancel"] {
+    for path in [
+        "/orders/none/confirm",
+        "/orders/none/cancel",
+        "/orders/none/return",
+        "/order/confirm",
+        "/order/cancel",
+        "/order/return",
+    ] {
         buyer.get(path).await.assert_problem(405, "method-not-allowed");
     }
     let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");

@@ -9,6 +9,7 @@ use flash_sale::inventory::{
     Units, User,
 };
 use testkit::copies::{DataCopy, restart_with};
+use testkit::shared::fresh_database;
 use testkit::wait::eventually;
 use testkit::{PrivateRedis, RedisOptions};
 
@@ -240,6 +241,70 @@ async fn holds_end_by_the_clock_of_redis() {
     assert_eq!(one(&inventory, order("large", 1200)).await, Outcome::HoldsDue);
     assert_eq!(accepted(&one(&inventory, order("large", 1200)).await).remaining, 0);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2401);
+}
+
+/// Goal: an order that was confirmed, or final from the start, comes back once: units and the user's count return, and every
+/// later question is told so. Nothing comes back of one that is held or over, and an instance that remembers the confirmation
+/// sees no loss.
+#[tokio::test]
+async fn a_confirmed_order_comes_back() {
+    let url = fresh_database().await;
+    let [inventory, other] = [connect(&url).await, connect(&url).await];
+    let terms = Terms { per_user: Some(2), ..held(0).terms };
+    inventory.start(&ITEM, Some(token(1)), with(3, terms)).await.unwrap();
+    let as_to = |action| Order { action, ..of("ann", "a", 2) };
+    one(&inventory, as_to(Action::Reserve)).await;
+    assert_eq!(one(&inventory, as_to(Action::Return)).await, Outcome::NotConfirmed);
+    one(&other, as_to(Action::Confirm)).await;
+    let returned = one(&inventory, as_to(Action::Return)).await;
+    let Outcome::Changed { change, is_repeated: false } = returned else { panic!("{returned:?}") };
+    assert_eq!((change.event, change.remaining, change.position), (Event::Returned, 3, 3));
+    other.check(Some(token(1))).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert_eq!(stock.units, Units { held: Some(0), confirmed: Some(0) });
+    let again = Outcome::Changed { change: change.clone(), is_repeated: true };
+    assert_eq!(one(&other, as_to(Action::Return)).await, again);
+    let over = Outcome::Over { event: Event::Returned, time: change.time };
+    for action in [Action::Reserve, Action::Confirm, Action::Cancel] {
+        assert_eq!(one(&inventory, as_to(action)).await, over);
+    }
+    assert_eq!(one(&inventory, of("ann", "a", 1)).await, Outcome::Conflict);
+    let found = other.look_up(&ITEM, &["ann\ta".to_owned()]).await.unwrap().orders.remove(0);
+    let found = found.unwrap().unwrap();
+    assert_eq!((found.event, found.changed), (Event::Returned, Some(change.time)));
+    assert_eq!(other.stock(&ITEM).await.unwrap(), stock, "nothing of this changed anything");
+
+    // all in one batch, and of another order of the user
+    let as_to = |action| Order { action, ..of("ann", "b", 2) };
+    let all = [Action::Reserve, Action::Confirm, Action::Return, Action::Return, Action::Confirm];
+    let outcomes = reduce(&inventory, Some(token(1)), &all.map(as_to)).await.unwrap();
+    assert!(matches!(outcomes[3], Outcome::Changed { is_repeated: true, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[4], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
+    let gone = [Action::Reserve, Action::Cancel, Action::Return]
+        .map(|action| Order { action, ..of("ann", "c", 1) });
+    let outcomes = reduce(&inventory, Some(token(1)), &gone).await.unwrap();
+    assert!(matches!(outcomes[2], Outcome::Over { event: Event::Cancelled, .. }), "{outcomes:?}");
+    assert_eq!(counts(&inventory).await, (3, 0, 0));
+    assert_eq!(ask(&inventory, "nobody", Action::Return).await, Outcome::Unknown);
+
+    for (is_by_hand, returned) in [(false, "returned"), (true, "")] {
+        inventory.start(&ITEM, Some(token(1)), 2).await.unwrap();
+        if is_by_hand {
+            let mut raw = Raw::connect(&url).await;
+            raw.run::<()>("FLUSHDB").await;
+            raw.run::<()>("SET stock 2").await;
+        }
+        let inventory = connect(&url).await;
+        one(&inventory, order("final", 1)).await;
+        let told = match ask(&inventory, "final", Action::Return).await {
+            Outcome::Changed { change, .. } => change.event.word(),
+            other => {
+                assert_eq!(other, Outcome::Final);
+                ""
+            }
+        };
+        assert_eq!(told, returned);
+    }
 }
 
 /// Goal: the limit for a user counts what is held or confirmed; what is given back may be bought again.

@@ -2,7 +2,7 @@
 //! last version shipped, over the records of this one, and the other way round.
 
 use flash_sale::inventory::{
-    Accepted, Action, Attempt, NewSale, Order, Outcome, Terms, Units, User,
+    Accepted, Action, Attempt, Event, NewSale, Order, Outcome, Terms, Units, User,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
@@ -112,9 +112,21 @@ async fn it_sells_beside_this_one() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let (new, old) = (("new", Some("holder")), ("old", None));
-    assert_eq!(told, [("reserved", new), ("unchanged", old), ("changed", new), ("repeated", old)]);
+    let (here, old) = (("new", Some("holder")), ("old", None));
+    assert_eq!(told, [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)]);
     assert_eq!(units().await, Units { held: Some(1), confirmed: Some(2) });
-    let page = inventory.ledger(&ITEM, 0, 9).await.unwrap().entries;
-    assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [new, new, new, old, old]);
+    // an order comes back, and that is the last that an instance of the last version remembers
+    sell(&[(new("b", Action::Return), 8)]).await;
+    let field = "\nann\tb";
+    let entry: String =
+        redis::cmd("HGET").arg("changes").arg(field).query_async(redis).await.unwrap();
+    let mut batch = vec!["reduce", "cafe 3", "", "old", ""];
+    batch.extend([keys[1], "cancel", "ann", "bob\te", "1", "bob"]);
+    let (.., answers): Done = call(redis, WRITE, [field, &entry], &batch).await;
+    assert!(answers[0] == "final" && answers[1].starts_with("2\t7\t1\t6\t"), "{answers:?}");
+    let outcomes = sell(&[(new("b", Action::Cancel), 8)]).await;
+    assert!(matches!(outcomes[0], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
+    assert_eq!(units().await, Units { held: Some(2), confirmed: Some(1) });
+    let page = inventory.ledger(&ITEM, 0, 5).await.unwrap().entries;
+    assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [here, here, here, old, old]);
 }

@@ -106,6 +106,12 @@ fn waits(it: &mut History, place: usize) {
     it.orders[10] = Order { sent: 200_000, held, ..it.orders[10].clone() };
 }
 
+/// Orders that come back late.
+fn comes_back(it: &mut History, orders: &[usize]) {
+    let back = orders.iter().map(|number| Step(2500, Event::Returned, *number, true));
+    again(it, |steps| steps.extend(back));
+}
+
 /// The only hold from before the run, of so many units, ends.
 fn end_earlier(it: &mut History, quantity: u64) {
     let order = "another-client".to_owned();
@@ -238,6 +244,28 @@ const DAMAGES: &[Mutation] = &[
     }),
     ("change_lost", "such as run-3, told that it is unknown", |it| {
         *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
+    }),
+    // an order that was final comes back: once, and its buyer is told
+    ("", "5 of 10 units sold, each exactly once; 6 came back", |it| comes_back(it, &[3])),
+    ("untold", "such as run-3", |it| {
+        comes_back(it, &[3]);
+        it.orders[3].changes.pop();
+    }),
+    ("change_lost", "such as run-3, Returned and Confirmed", |it| {
+        let told = asked(2500, FinalOutcome::Over(Event::Returned));
+        it.orders[3].changes.push((Event::Confirmed, told));
+    }),
+    ("ended_twice misreported", "such as run-3, Returned at 24", |it| comes_back(it, &[3, 3])),
+    ("not_confirmed", "1 order was returned, and was not confirmed, such as run-6", |it| {
+        comes_back(it, &[6]);
+    }),
+    ("change_lost", "such as run-3, told that it is confirmed after it was Returned", |it| {
+        comes_back(it, &[3]);
+        let again = it.orders[3].changes[0].1.clone();
+        let (sent, ended) = (2_600_000, 2_605_000);
+        it.orders[3]
+            .changes
+            .push((Event::Confirmed, Order { sent, last_sent: sent, ended, ..again }));
     }),
     // sent, or sent again, after its hold had ended, and told that it is reserved
     ("", "PASS", |it| {
