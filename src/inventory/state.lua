@@ -20,8 +20,8 @@
 --         later than another sale, since an older copy of a stock set by hand looks just the same.
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
 -- Change: "\n" and confirmed, cancelled, expired or returned; position, quantity, remaining, token, writer, time, key. An
---         order has at most one of the first three, under its key. One that was not cancelled and did not expire may be
---         returned later, under "\n" and its key.
+--         order has at most one of the first three, under its key. An order that is final may have the fourth, under
+--         "\n" and its key.
 -- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind that and an @ the instance that
 --         held the lock, if it is another one.
 -- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and

@@ -27,7 +27,7 @@ pub struct Stock {
     pub held: u64,
     /// The units of `lucky`.
     pub units: Units,
-    /// What a buyer can expect.
+    /// Its state by Redis' clock.
     pub state: Phase,
     /// The id of the sale. None for a stock set by hand before its first order.
     pub id: Option<String>,
@@ -48,7 +48,7 @@ pub struct Units {
     pub confirmed: Option<i64>,
 }
 
-/// The state of a sale. Of several that apply, it is the first one.
+/// The state of a sale: the first one that applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {

@@ -270,8 +270,8 @@ impl Chance {
     }
 
     fn order(&mut self) -> Order {
-        let action =
-            [Action::Reserve, Action::Reserve, Action::Reserve, Action::Confirm, Action::Cancel];
+        let reserve = Action::Reserve;
+        let action = [reserve, reserve, reserve, Action::Confirm, Action::Cancel, Action::Return];
         let of_id =
             [("1", ""), ("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "bob"), ("6\"/\\", "ü")];
         let (id, user) = *self.pick(&of_id);
@@ -384,6 +384,7 @@ async fn the_simulated_store_answers_as_redis_does() {
         "unchanged",
         "over",
         "final",
+        "not-confirmed",
         "unknown",
         "sold-out",
         "all-held",

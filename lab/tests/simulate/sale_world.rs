@@ -439,9 +439,11 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
         Ok(Outcome::AllHeld { .. }) => (409, "all-held", false, true),
         Ok(Outcome::LimitReached { .. }) => (409, "limit-reached", true, true),
         Ok(Outcome::Final) => (409, "order-final", true, true),
+        Ok(Outcome::NotConfirmed) => (409, "not-confirmed", true, true),
         Ok(Outcome::Conflict) => (422, "order-conflict", true, true),
         Ok(Outcome::Unknown) => (404, "unknown-order", true, true),
         Ok(Outcome::Over { event: Event::Cancelled, .. }) => (410, "cancelled", true, true),
+        Ok(Outcome::Over { event: Event::Returned, .. }) => (410, "returned", true, true),
         Ok(Outcome::Over { .. }) => (410, "expired", true, true),
         Ok(_) => (500, "internal", true, false),
         Err(SaleError::OutcomeUnknown { .. }) => (503, "outcome-unknown", false, false),
@@ -456,6 +458,7 @@ fn event_of(change: Action) -> &'static str {
     match change {
         Action::Confirm => "confirmed",
         Action::Cancel => "cancelled",
+        Action::Return => "returned",
         _ => "reserved",
     }
 }
@@ -548,7 +551,13 @@ impl Buyer {
             0..3 => {
                 sleep(Duration::from_millis(pause)).await;
                 let action = if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
-                self.decide(number, Some(action), false).await;
+                let said = self.decide(number, Some(action), false).await;
+                let is_confirmed = said.is_some_and(|said| {
+                    accepted(&said).is_some_and(|(entry, _)| entry.event == Event::Confirmed)
+                });
+                if is_confirmed && self.chance.one_in(4) {
+                    self.decide(number, Some(Action::Return), false).await;
+                }
                 if self.chance.one_in(4) {
                     let other =
                         if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
