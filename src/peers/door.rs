@@ -223,7 +223,8 @@ mod tests {
             peers: Arc::new(Peers::new(&address, Arc::new(HttpLink::new(None)))),
             receiver: Arc::new(Stalled(came)),
         };
-        let (keeper, stop) = (Doorkeeper { door, token: token("one") }, CancellationToken::new());
+        let (keeper, stop) =
+            (Doorkeeper { door, token: token("zero\none") }, CancellationToken::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(listener, keeper, stop.clone()));
         let mut strangers = Vec::new();

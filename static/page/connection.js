@@ -31,7 +31,9 @@ export class Connection {
   show(token) {
     this.#token = token;
     this.#refused = null;
-    if (!this.#stream) this.#open();
+    // what was sent with another token is asked again
+    if (this.#stream) this.#stream.abort();
+    else this.#open();
   }
 
   get #needsToken() {

@@ -94,7 +94,7 @@ export class Stage {
     this.#demo = now?.demo ?? null;
     byId("stage").hidden = !this.#demo && this.#shown === NOTHING;
     // the last run can be had without a stream of events
-    if (!this.#demo && (now || link.state !== "lost" || this.#seen.size > 0)) return;
+    if (!this.#demo && (now || link.state !== "lost" || link.needsToken || this.#seen.size > 0)) return;
     const run = this.#demo?.run;
     if (this.#demo) this.#showUp();
     const id = run?.id ?? "";

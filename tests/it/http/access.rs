@@ -97,6 +97,16 @@ async fn without_a_token_the_calls_are_off() {
     }
 }
 
+/// Goal: a token that became both, while the program ran, permits no more than the shop's.
+#[tokio::test]
+async fn a_token_of_both_files_is_the_shops() {
+    let shop =
+        Shop::selling(5, ShopOptions::http(|http| http.shop_token = http.admin_token.clone()));
+    let shop = shop.await;
+    shop.call_with("GET /orders", &[ADMIN], "").await.json(200);
+    shop.call_with("PUT /stock", &[ADMIN], "{}").await.problem(403, "not-allowed");
+}
+
 /// Goal: nobody gets in with something like a token, and who has none costs nothing: no place among the watchers, no read, no wait
 /// for a body or for the lock.
 #[tokio::test]

@@ -272,7 +272,7 @@ async fn it_drains_before_it_stops() {
 }
 
 /// Goal: with `--admin-listen`, buyers reach what they need and nothing else; operators reach everything. Without it, the start
-/// warns.
+/// warns. One line warns that a limit counts all clients of a proxy as one.
 #[tokio::test]
 async fn operators_have_a_door_of_their_own() {
     let servers = Servers::shared().await;
@@ -323,6 +323,12 @@ async fn operators_have_a_door_of_their_own() {
     ] {
         buyer.get(path).await.assert_problem(405, "method-not-allowed");
     }
+    for _ in 0..2 {
+        let header = "X-Forwarded-For: 203.0.113.7";
+        buyer.send(format!("POST /stock/reduce HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n")).await;
+        buyer.answer().await.assert_problem(429, "rate-limited");
+    }
+    assert_eq!(instance.log().matches("with --trusted-proxy").count(), 1, "{}", instance.log());
     let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");
     assert!(!is_warned(&instance));
     assert!(is_warned(&servers.start(&[]).await));

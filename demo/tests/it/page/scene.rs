@@ -76,7 +76,7 @@ impl Shop {
         self.instance = Some(launch::start("serve", self.port, &flags).await);
     }
 
-    /// Starts an instance of the service alone, in this process. Returns its address.
+    /// Starts an instance of the service alone, with the shop's token `sh0p`, in this process. Returns its address.
     pub(super) async fn serve_alone(&self) -> String {
         #[derive(clap::Parser)]
         struct Service {
@@ -89,6 +89,7 @@ impl Shop {
             &format!("--listen=127.0.0.1:{port}"),
             &format!("--etcd={}", self.etcd.endpoint()),
             &format!("--redis={}", self.redis.url()),
+            "--shop-token=sh0p",
         ]);
         tokio::spawn(flash_sale::serve::serve(config));
         launch::until_ok(port, "/readyz").await;
