@@ -86,8 +86,6 @@ impl Run {
             }
         };
         let mut request = self.endpoints[to].request(method, &path);
-        let token = self.args.token().filter(|_| change == Some(Event::Returned));
-        request.headers_mut().extend(token.map(|token| (header::AUTHORIZATION, token.clone())));
         let value = |text: &str| HeaderValue::from_str(text).expect("ids are visible ASCII");
         request.headers_mut().insert(&IDEMPOTENCY_KEY, value(id));
         if let Some(header) = user_header {

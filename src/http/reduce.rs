@@ -15,7 +15,6 @@ use super::access::Role;
 use super::params::Named;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
-use super::stock::check_admin;
 use super::{body, params, reply};
 use crate::inventory::{
     Accepted, Action, Event, InventoryError, Item, Order, OrderId, Outcome, Quantity, Timestamp,
