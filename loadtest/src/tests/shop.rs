@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
@@ -119,6 +119,30 @@ fn problem(status: u16, kind: &str) -> Reply {
     reply
 }
 
+/// How this service refuses a call because of who makes it, and where.
+fn refuses(
+    fault: Fault,
+    is_admins: bool,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<(u16, &'static str)> {
+    let shows = |token: &str| {
+        let given = headers.get(AUTHORIZATION);
+        given.is_some_and(|given| *given == *format!("Bearer {token}"))
+    };
+    let is_shops = path == "/orders" || path.ends_with("/confirm") || path.ends_with("/return");
+    match fault {
+        Fault::Tokens(_, admin) if is_admins && !shows(admin) => Some((401, "no-admin")),
+        Fault::Tokens(shop, admin) if is_shops && !shows(shop) && !shows(admin) => {
+            Some((401, "no-shop"))
+        }
+        Fault::ForBuyers if path == "/orders" => Some((404, "not-found")),
+        Fault::ForBuyers if is_admins => Some((405, "method-not-allowed")),
+        Fault::Foreign => Some((404, "")),
+        _ => None,
+    }
+}
+
 async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io::Result<Reply> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
@@ -135,23 +159,9 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         return std::future::pending().await;
     }
 
-    let shows = |token: &str| {
-        let given = head.headers.get(AUTHORIZATION);
-        given.is_some_and(|given| *given == *format!("Bearer {token}"))
-    };
-    let is_shops = path == "/orders" || path.ends_with("/confirm");
     let is_admins = (method, path) == (&Method::PUT, "/stock");
-    match fault {
-        Fault::Tokens(_, admin) if is_admins && !shows(admin) => {
-            return Ok(problem(401, "no-admin"));
-        }
-        Fault::Tokens(shop, admin) if is_shops && !shows(shop) && !shows(admin) => {
-            return Ok(problem(401, "no-shop"));
-        }
-        Fault::ForBuyers if path == "/orders" => return Ok(problem(404, "not-found")),
-        Fault::ForBuyers if is_admins => return Ok(problem(405, "method-not-allowed")),
-        Fault::Foreign => return Ok(problem(404, "")),
-        _ => {}
+    if let Some((status, kind)) = refuses(fault, is_admins, path, &head.headers) {
+        return Ok(problem(status, kind));
     }
     let mut sales = store.sales.lock().expect("no test panics with the lock");
     if path == "/readyz" {
