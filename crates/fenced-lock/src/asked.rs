@@ -5,7 +5,8 @@
 //! For a service of your own, implement `Asked`, and call [`AskedBackend::start`].
 //!
 //! No waiter is forgotten, because each waiting claim has a task that asks again, at the latest after [`Answer::ask_again_in`].
-//! The task ends when the service answers that the claim is granted or gone; a permanent refusal counts as gone. Messages
+//! The task ends when the service answers that the claim is granted or gone; a waiting claim that may not be asked about counts as
+//! gone. Messages
 //! ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
 //!
 //! # A service of your own

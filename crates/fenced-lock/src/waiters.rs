@@ -92,6 +92,18 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// Reports a claim as gone that may not be asked about, and forgets it. One that a message has granted meanwhile does not wait,
+    /// and so is not asked about: it keeps its lock.
+    fn deny(&self, claim: &Claim) {
+        let mut claims = self.claims.lock();
+        if let Some(waiter) = claims.get(claim)
+            && waiter.reporter.status() == ClaimStatus::Waiting
+        {
+            waiter.report(ClaimStatus::Gone);
+            claims.remove(claim);
+        }
+    }
+
     /// Reports the claims on this lease as gone, and returns them. They stay known until they are forgotten.
     pub(crate) fn end(&self, lease: i64) -> Vec<Claim> {
         let claims = self.claims.lock();
@@ -171,7 +183,8 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Asks where a claim stands, after the answer `first`, until the claim no longer waits or is forgotten.
     ///
-    /// Asks again if there is no answer. After a permanent refusal nothing can be known of the claim, which then counts as gone.
+    /// Asks again if there is no answer. After a permanent refusal nothing can be known of a claim that still waits: it counts as
+    /// gone.
     pub(crate) async fn watch<F>(&self, claim: &Claim, first: Answer<T>, ask: impl Fn() -> F)
     where
         F: Future<Output = Result<Answer<T>, BackendError>>,
@@ -203,7 +216,7 @@ impl<T: GrantToken> Waiters<T> {
                 }
                 Err(error) => {
                     tracing::debug!(%claim, ?error, "cannot tell where a claim stands");
-                    return self.note(claim, ClaimStatus::Gone);
+                    return self.deny(claim);
                 }
             }
         }
@@ -215,14 +228,20 @@ mod tests {
     use super::*;
     use crate::Unfenced;
 
-    /// Goal: a permanent refusal ends the wait.
+    /// Goal: a permanent refusal ends the wait. It takes no lock back that a message has granted while it was on its way.
     #[tokio::test(start_paused = true)]
     async fn a_refused_waiter_is_told() {
-        let claim = Claim::new("a", 1, 1);
-        let (waiters, waiting) =
-            (Waiters::<Unfenced>::default(), Answer::new(ClaimStatus::Waiting, Duration::ZERO));
-        let ticket = waiters.expect(&claim);
-        waiters.watch(&claim, waiting, async || Err(BackendError::permanent("a failure"))).await;
-        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+        let (claim, granted) = (Claim::new("a", 1, 1), ClaimStatus::Granted(Unfenced));
+        for (before, after) in [(None, ClaimStatus::Gone), (Some(granted), granted)] {
+            let (waiters, waiting) =
+                (Waiters::default(), Answer::new(ClaimStatus::Waiting, Duration::ZERO));
+            let ticket = waiters.expect(&claim);
+            let refuse = async || {
+                before.into_iter().for_each(|status| waiters.note(&claim, status));
+                Err(BackendError::permanent("a failure"))
+            };
+            waiters.watch(&claim, waiting, refuse).await;
+            assert_eq!(*ticket.status.borrow(), after);
+        }
     }
 }
