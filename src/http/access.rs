@@ -6,7 +6,7 @@
 //! | confirmations, `GET /orders`, `GET /events` | [`Role::Shop`] |
 //! | the start and the deletion of a sale | [`Role::Admin`] |
 //!
-//! Who shows a token also names the buyer where otherwise the gateway does, and is not limited as one client.
+//! A client with a token also names the buyer, even where a gateway names buyers. `--rate-limit` does not count its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::throttle::Throttle;
 /// How long the tokens of the files are kept: a shop confirms thousands of orders a second.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// What a token permits. Each role may do what those before it may.
+/// The rights that a token gives. Each role has the rights of the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// The shop's server.
@@ -87,7 +87,7 @@ impl Access {
         tokens
     }
 
-    /// What the token in these headers permits; `None` if there is no token, or one that is none of this instance.
+    /// The role of the token in these headers; `None` without a token that this instance knows.
     ///
     /// # Errors
     /// `internal` if a file cannot be read that may hold the token.
@@ -141,7 +141,7 @@ impl AppState {
     /// Refuses a request of somebody who has not at least this role. In a demo, anybody has it.
     ///
     /// # Errors
-    /// `not-allowed` if no token of the instance permits the call, or the sent one does not; `token-required`; `internal` if a
+    /// `not-allowed` if the call is off at this instance, or the role of the sent token is too low; `token-required`; `internal` if a
     /// file with tokens cannot be read.
     pub(super) fn require(&self, role: Role, headers: &HeaderMap) -> Result<(), Problem> {
         if self.options.extension.is_some() { Ok(()) } else { self.access.check(headers, role) }

@@ -38,7 +38,7 @@ pub(super) struct CrossOrigin {
 pub(super) struct Allowed;
 
 impl CrossOrigin {
-    /// `None` if there are no other origins.
+    /// `None` for an empty list.
     pub(super) fn new(origins: &[HeaderValue]) -> Option<Self> {
         let origins: Arc<[_]> = (!origins.is_empty()).then(|| origins.into())?;
         let known = Arc::clone(&origins);
@@ -84,8 +84,8 @@ impl CrossOrigin {
     }
 }
 
-/// Whether the request comes from the instance's own page, by the browser's word or, where a browser does not say (without TLS,
-/// and old ones), by the host. A proxy may have changed the port.
+/// Whether the request comes from the instance's own page. Browsers say so in `Sec-Fetch-Site`; old browsers, and all browsers
+/// without TLS, send only `Origin`, whose host is then compared with `Host`. A proxy may have changed the port there.
 fn is_own(request: &Request, origin: &HeaderValue) -> bool {
     let headers = request.headers();
     let mut sites = headers.get_all("sec-fetch-site").iter().peekable();

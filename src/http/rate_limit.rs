@@ -76,14 +76,14 @@ impl RateLimit {
 pub struct Proxies {
     /// Their addresses.
     pub trusted: Vec<IpNet>,
-    /// The header to which each adds the address that it saw; the only one that is read, since a proxy passes others on as the
-    /// client wrote them.
+    /// The header to which each proxy adds the address that it saw. No second header is read: a proxy passes the others on as
+    /// the client wrote them.
     pub header: Option<HeaderName>,
 }
 
 impl Proxies {
-    /// The address of the client that sends these headers through `peer`: from the right, the first one that is no trusted
-    /// proxy's. If that one cannot be read, the peer's.
+    /// The address of the client that sends these headers through `peer`: the header is read from the right, up to the first
+    /// address that does not belong to a trusted proxy. If that address cannot be read, the peer is the client.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let is_trusted = |address: &IpAddr| self.trusted.iter().any(|net| net.contains(address));
         let Some(header) = self.header.as_ref().filter(|_| is_trusted(&peer)) else { return peer };

@@ -107,8 +107,8 @@ async fn a_token_of_both_files_is_the_shops() {
     shop.call_with("PUT /stock", &[ADMIN], "{}").await.problem(403, "not-allowed");
 }
 
-/// Goal: nobody gets in with something like a token, and who has none costs nothing: no place among the watchers, no read, no wait
-/// for a body or for the lock.
+/// Goal: a client without a right token is refused at once: it takes no place among the watchers, and the instance neither reads its
+/// body nor takes the lock for it.
 #[tokio::test]
 async fn hostile_clients_get_nothing_without_a_token() {
     let shop = Shop::selling(5, ShopOptions::http(|http| http.watchers = 0)).await;
