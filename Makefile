@@ -124,7 +124,7 @@ arena: setup ## compare locks: speed, fairness, cost, and what each fault does t
 	@.ci/setup --test
 	@exec $(LAB) -- arena $(ARGS)
 
-screenshots: ## make the pictures and the recording of docs/page (needs pngquant, webp, and ports 8080 and 8090)
+screenshots: ## make the pictures and the recording of docs/page (needs pngquant, webp, and ports 8080, 8090 and 8100)
 	@.ci/setup --test
 	@command -v pngquant img2webp >/dev/null || { echo "missing: apt-get install pngquant webp" >&2; exit 2; }
 	@rm -f target/screenshots/frame-*.png

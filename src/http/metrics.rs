@@ -14,7 +14,6 @@ use super::client_io::open_connections;
 use super::reply;
 use super::state::AppState;
 use crate::logging::dropped_lines;
-use crate::sale::GuardStatus;
 use crate::sale::metrics::Histogram;
 
 /// The version of the text format.
@@ -77,13 +76,6 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     ] {
         page.histograms(name, help, [(String::new(), times)]);
     }
-    let without = sale.guard().status().without;
-    let is_on = |name: &'static str| {
-        (format!("defence=\"{name}\""), u64::from(without.iter().all(|off| off != name)))
-    };
-    let help = "1, or 0 in a service for tests that runs without this safeguard.";
-    let safeguards = GuardStatus::SAFEGUARDS.into_iter().map(is_on);
-    page.labelled("defence", help, safeguards);
     let mut response = reply::text(StatusCode::OK, page.0);
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response

@@ -72,16 +72,13 @@ pub struct GuardStatus {
     pub name: &'static str,
     /// The same in a sentence: "The sale is guarded by ...".
     pub description: &'static str,
-    /// The names of the safeguards that are off, such as those in [`SAFEGUARDS`](Self::SAFEGUARDS).
+    /// The names of the safeguards that are off, such as `fence`.
     pub without: Vec<String>,
     /// What can go wrong under it: a kind and a message each.
     pub warnings: Vec<(&'static str, &'static str)>,
 }
 
 impl GuardStatus {
-    /// The safeguards of a write.
-    pub const SAFEGUARDS: [&'static str; 3] = ["fence", "order-ids", "atomic-ledger"];
-
     /// Whether the store compares tokens.
     pub fn is_fenced(&self) -> bool {
         self.without.iter().all(|name| name != "fence")

@@ -51,9 +51,9 @@ pub fn stop_for(time: Duration) {
     let seconds = time.as_millis().div_ceil(1000);
     let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
     let mut alarm = Command::new("/bin/sh");
-    // Ctrl-C in the terminal must not end it; who wakes this process earlier ends it
-    match alarm.args(["-c", &script]).process_group(0).kill_on_drop(true).spawn() {
-        Ok(_alarm) => stop(),
+    // Ctrl-C in the terminal must not end it
+    match alarm.args(["-c", &script]).process_group(0).spawn() {
+        Ok(_) => stop(),
         // without the alarm nothing would wake it
         Err(error) => eprintln!("not stopped: the alarm cannot be set: {error}"),
     }

@@ -124,7 +124,7 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Adds [`Point::BeforeRelease`] before a claim is released or handed over. Only claims under which this writer wrote count: not
+/// Adds `Point::BeforeRelease` before a claim is released or handed over. Only claims under which this writer wrote count: not
 /// those of waiters, nor the one that starts a sale.
 impl Decoration<Token> for Arc<Writer> {
     fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {

@@ -43,7 +43,6 @@ async fn orders_are_counted_by_how_they_ended() {
         "lock_wait_seconds_count 1",
         "stale_batches_total 0",
         "lost_sessions_total 0",
-        r#"defence{defence="fence"} 1"#,
     ] {
         assert!(page.contains(&format!("\nflash_sale_{line}\n")), "{line}: {page}");
     }
