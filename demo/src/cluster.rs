@@ -50,6 +50,8 @@ pub struct Instance {
     pub etcd_proxies: Vec<Proxy>,
     pub redis_proxy: Option<Proxy>,
     pub client_proxy: Option<Proxy>,
+    /// Of the address at which other instances reach it.
+    pub peer_proxy: Option<Proxy>,
     args: Vec<String>,
 }
 
@@ -78,6 +80,8 @@ pub enum Proxied {
     /// Both.
     Servers,
     Clients,
+    /// Those of other instances, which send their orders to the holder.
+    Peers,
 }
 
 impl Proxied {
@@ -122,11 +126,18 @@ impl Cluster {
         for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
             etcd_proxies.push(Proxy::to(member.port()).await.context(NO_PROXY)?);
         }
-        let (mut redis_proxy, mut client_proxy) = (None, None);
+        let (mut redis_proxy, mut client_proxy, mut peer_proxy) = (None, None, None);
+        let mut peer_flags = Vec::new();
         if spec.proxied.has_redis() {
             redis_proxy = Some(Proxy::to(self.redis.port()).await.context(NO_PROXY)?);
         } else if spec.proxied == Proxied::Clients {
             client_proxy = Some(Proxy::to(port).await.context(NO_PROXY)?);
+        } else if spec.proxied == Proxied::Peers {
+            let [door] = ports::free_ports().context("no port is free")?;
+            let proxy = Proxy::to(door).await.context(NO_PROXY)?;
+            peer_flags.push(format!("--peer-listen=127.0.0.1:{door}"));
+            peer_flags.push(format!("--peer-address=127.0.0.1:{}", proxy.port()));
+            peer_proxy = Some(proxy);
         }
         let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
         if spec.proxied.has_etcd() {
@@ -158,6 +169,7 @@ impl Cluster {
         }
         args.extend(self.lock.addresses().iter().map(|address| format!("--lock-at={address}")));
         args.extend(redis);
+        args.extend(peer_flags);
         args.extend_from_slice(spec.flags);
         self.instances.push(Instance {
             name,
@@ -166,6 +178,7 @@ impl Cluster {
             etcd_proxies,
             redis_proxy,
             client_proxy,
+            peer_proxy,
             args,
         });
         Ok(())
