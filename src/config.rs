@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use crate::http::rate_limit::{Proxies, Rate};
 use crate::http::{Extension, HttpOptions, MAX_HEADER_BYTES};
 use crate::inventory::Inventory;
-use crate::peers::{HttpLink, Peers};
+use crate::peers::{Credentials, HttpLink, PeerTls, Peers};
 use crate::sale::{BoxError, SaleOptions};
 use crate::secret::{Secret, SecretSource};
 
@@ -135,10 +135,22 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_PEER_ADDRESS", value_name = "HOST:PORT", requires = "peer_listen", value_parser = peer_address)]
     pub peer_address: Option<String>,
 
-    /// File with the token that instances show each other, and in a second line another one that they accept; required unless
-    /// --peer-listen is a loopback address
+    /// File with the token that instances show each other, and in a second line another one that they accept; required without TLS
+    /// unless --peer-listen is a loopback address
     #[arg(long, env = "FLASH_SALE_PEER_TOKEN_FILE", value_name = "FILE", requires = "peer_listen")]
     pub peer_token_file: Option<PathBuf>,
+
+    /// PEM file with the certificate of this instance, for TLS between instances; those of all are signed by one authority
+    #[arg(long, env = "FLASH_SALE_PEER_TLS_CERT", value_name = "FILE", requires = "peer_tls_key")]
+    pub peer_tls_cert: Option<PathBuf>,
+
+    /// PEM file with the key of that certificate
+    #[arg(long, env = "FLASH_SALE_PEER_TLS_KEY", value_name = "FILE", requires = "peer_ca")]
+    pub peer_tls_key: Option<PathBuf>,
+
+    /// PEM file with the certificate of that authority, which signs no others
+    #[arg(long, env = "FLASH_SALE_PEER_CA", value_name = "FILE", requires_all = ["peer_tls_cert", "peer_listen"])]
+    pub peer_ca: Option<PathBuf>,
 
     /// Most open connections at --listen
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
@@ -198,8 +210,13 @@ impl Config {
     }
 
     /// What peers show each other; a file is read at each use.
-    pub fn peer_token(&self) -> Option<SecretSource> {
-        self.peer_token_file.clone().map(SecretSource::File)
+    pub fn peer_credentials(&self) -> Credentials {
+        let pair = self.peer_tls_cert.clone().zip(self.peer_tls_key.clone());
+        let tls = pair.zip(self.peer_ca.clone());
+        Credentials {
+            token: self.peer_token_file.clone().map(SecretSource::File),
+            tls: tls.map(|((cert, key), ca)| PeerTls { cert, key, ca }),
+        }
     }
 
     /// The tokens of the shop's server.
@@ -242,7 +259,8 @@ impl Config {
             wait_timeout: self.wait_timeout,
             etcd: None,
             peers: self.peer_address.as_ref().map(|address| {
-                Arc::new(Peers::new(address, Arc::new(HttpLink::new(self.peer_token()))))
+                let link = HttpLink::new(self.peer_credentials());
+                Arc::new(Peers::new(address, Arc::new(link)))
             }),
         }
     }

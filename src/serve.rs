@@ -76,7 +76,10 @@ pub async fn serve_with(
     }
 
     let (sale, extension) = sale(&config, address.port()).await?;
-    let peer_token = config.peer_token();
+    let credentials = config.peer_credentials();
+    if let Some(tls) = &credentials.tls {
+        tls.check().map_err(|error| format!("TLS between peers: {error}"))?;
+    }
     let is_service = extension.is_none();
     if is_service && config.shop_token().or(config.admin_token()).is_none() {
         tracing::warn!(
@@ -103,7 +106,7 @@ pub async fn serve_with(
     let let_in = CancellationToken::new();
     let peers = peers.zip(sale.door()).map(|((address, listener), door)| {
         tracing::info!("peers: http://{address}, and {} for others", door.peers.address());
-        let keeper = Doorkeeper { door, token: peer_token };
+        let keeper = Doorkeeper { door, credentials };
         tokio::spawn(peers::serve(listener, keeper, let_in.clone()))
     });
     // last: who waits for this line has seen the others
@@ -164,9 +167,10 @@ pub async fn serve_with(
 
 /// What others should dial, of an instance that listens for its peers at `bound`.
 fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> {
-    if config.peer_token_file.is_none() && !bound.ip().is_loopback() {
+    if config.peer_token_file.is_none() && config.peer_ca.is_none() && !bound.ip().is_loopback() {
         return Err(
-            "--peer-listen is not a loopback address: give all instances one --peer-token-file"
+            "--peer-listen is not a loopback address: give all instances one --peer-token-file, or certificates of one \
+             --peer-ca"
                 .into(),
         );
     }

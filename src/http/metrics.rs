@@ -4,7 +4,6 @@
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -63,7 +62,11 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
         page.labelled(name, help, fates.each().map(label));
     }
     let help = "Batches on their way to the holder.";
-    page.one("forwarding_batches", help, metrics.forwarding.load(Ordering::Relaxed));
+    page.one("forwarding_batches", help, metrics.forwarding.count());
+    let help = "How long the oldest of them has been on its way.";
+    page.one("oldest_forwarding_seconds", help, metrics.forwarding.oldest().as_secs_f64());
+    let help = "Turns that were asked for because orders could not go to the holder.";
+    page.one("turns_asked_total", help, metrics.turns_asked.get());
     page.one("handovers_total", "Tenures that ended with a handover.", metrics.handovers.get());
     page.one("lost_tenures_total", "Tenures that lost the lock.", metrics.lost_tenures.get());
     page.one("lost_sessions_total", "Lock sessions that were lost.", sale.lost_sessions());

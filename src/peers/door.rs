@@ -1,4 +1,4 @@
-//! The door for peers: HTTP/2 without TLS, on a port of its own.
+//! The door for peers: HTTP/2, with mutual TLS or without, on a port of its own.
 //!
 //! It has one path. `curl --http2-prior-knowledge --data @frame.json http://HOST:PORT/v1/batches` shows what it answers.
 
@@ -26,8 +26,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::PATH;
-use super::{Door, FRAME_LIFE, MAX_BYTES, MAX_PEERS, MAX_STREAMS};
-use crate::secret::SecretSource;
+use super::tls::Io;
+use super::{Credentials, Door, FRAME_LIFE, MAX_BYTES, MAX_STREAMS};
+use crate::error_chain::ErrorChain;
 use crate::throttle::Throttle;
 
 /// The most connections that have not shown that they are a peer's: the next one closes the oldest of them.
@@ -46,27 +47,25 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Doorkeeper {
     /// The door.
     pub door: Door,
-    /// What each peer must show; `None`: nothing.
-    pub token: Option<SecretSource>,
+    /// What each peer must show.
+    pub credentials: Credentials,
 }
 
 impl Doorkeeper {
     fn admits(&self, headers: &HeaderMap) -> Result<(), StatusCode> {
         static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
-        let Some(token) = &self.token else { return Ok(()) };
+        let Some(token) = &self.credentials.token else { return Ok(()) };
         let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         // the file is not read for who shows none
-        if let Some(sent) = sent.and_then(|sent| sent.strip_prefix(b"Bearer ")) {
-            let tokens = token.read_tokens().map_err(|error| {
-                tracing::error!(%error, "cannot read the token of the peers");
-                StatusCode::UNAUTHORIZED
-            })?;
-            if tokens.iter().any(|token| token.matches(sent)) {
-                return Ok(());
-            }
-        }
+        let sent = sent.and_then(|sent| sent.strip_prefix(b"Bearer "));
+        let is_known = |sent| token.read_tokens().map(|all| all.iter().any(|it| it.matches(sent)));
+        let why = match sent.map(is_known) {
+            Some(Ok(true)) => return Ok(()),
+            Some(Err(error)) => format!("its token cannot be compared: {error}"),
+            _ => "it has another token than this instance".to_owned(),
+        };
         if let Some(suppressed) = REFUSED.pass() {
-            tracing::error!(suppressed, "a peer has another token than this instance: refused");
+            tracing::error!(suppressed, "a peer was refused: {why}");
         }
         Err(StatusCode::UNAUTHORIZED)
     }
@@ -105,12 +104,11 @@ pub async fn serve(listener: TcpListener, keeper: Doorkeeper, stop: Cancellation
     let mut connections = JoinSet::new();
     let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
     loop {
-        let has_room = connections.len() < MAX_PEERS + MAX_STRANGERS;
         tokio::select! {
             () = stop.cancelled() => break,
             // removes the ended connections
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if has_room => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     strangers.retain(|(task, is_known)| {
                         !task.is_finished() && !is_known.load(Ordering::Relaxed)
@@ -140,6 +138,21 @@ pub async fn serve(listener: TcpListener, keeper: Doorkeeper, stop: Cancellation
 
 async fn connection(stream: TcpStream, shared: Shared, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
+    let io = match &shared.keeper.credentials.tls {
+        None => Ok(Box::new(stream) as Box<dyn Io>),
+        Some(tls) => timeout(STRANGER, tls.accept(stream)).await.map_err(Into::into).flatten(),
+    };
+    let io = match io {
+        Ok(io) => io,
+        Err(error) => {
+            static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
+            if let Some(suppressed) = REFUSED.pass() {
+                let error = ErrorChain(&*error);
+                tracing::error!(%error, suppressed, "a connection without the peers' TLS: refused");
+            }
+            return;
+        }
+    };
     let is_known = Arc::clone(&shared.is_known);
     let router = Router::new().route(PATH, post(batch)).with_state(shared);
     let window = u32::try_from(MAX_BYTES).unwrap_or(u32::MAX);
@@ -150,7 +163,7 @@ async fn connection(stream: TcpStream, shared: Shared, stop: CancellationToken) 
         .max_concurrent_streams(u32::try_from(MAX_STREAMS).unwrap_or(u32::MAX))
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     let stranger = async {
         sleep(STRANGER).await;
@@ -185,16 +198,35 @@ mod tests {
     };
     use super::*;
     use crate::inventory::Item;
-    use crate::secret::Secret;
+    use crate::sale::BoxError;
+    use crate::secret::{Secret, SecretSource};
 
-    /// A holder that never comes to an end with a batch, and counts them.
-    struct Stalled(watch::Sender<usize>);
+    /// A holder that never comes to an end with a batch, and counts those that have come, and that are gone.
+    struct Stalled(watch::Sender<(usize, usize)>);
+
+    struct Batch(watch::Sender<(usize, usize)>);
+
+    impl Drop for Batch {
+        fn drop(&mut self) {
+            self.0.send_modify(|(_, gone)| *gone += 1);
+        }
+    }
 
     impl Receiver for Stalled {
         fn receive(&self, _: Frame) -> Result<Received, NotDone> {
-            self.0.send_modify(|count| *count += 1);
-            Ok(Received { done: Box::pin(pending()), store_answered_at: Box::new(Instant::now) })
+            self.0.send_modify(|(came, _)| *came += 1);
+            let batch = Batch(self.0.clone());
+            let done = async {
+                let _batch = batch;
+                pending().await
+            };
+            Ok(Received { done: Box::pin(done), store_answered_at: Box::new(Instant::now) })
         }
+    }
+
+    fn showing(token: Option<&str>) -> Credentials {
+        let token = token.map(|text| SecretSource::Text(Secret::from(text)));
+        Credentials { token, tls: None }
     }
 
     async fn send(peers: &Peers, address: &str) -> Result<(), SendError> {
@@ -211,49 +243,106 @@ mod tests {
         peers.send(batch, pending()).await.map(drop)
     }
 
+    /// Opens a door for those with the token `one`. Returns its address, and how many batches have come in.
+    async fn open(tasks: &mut JoinSet<()>) -> (Arc<str>, watch::Receiver<(usize, usize)>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address: Arc<str> = listener.local_addr().expect("its address").to_string().into();
+        let (came, count) = watch::channel((0, 0));
+        let link = Arc::new(HttpLink::new(Credentials::default()));
+        let peers = Arc::new(Peers::new(&address, link));
+        let door = Door { peers, receiver: Arc::new(Stalled(came)) };
+        let keeper = Doorkeeper { door, credentials: showing(Some("zero\none")) };
+        tasks.spawn(serve(listener, keeper, CancellationToken::new()));
+        (address, count)
+    }
+
+    type Sender = hyper::client::conn::http2::SendRequest<Body>;
+
+    /// A connection of a client by itself, and what drives it.
+    async fn connect(address: &str) -> (Sender, impl Future<Output = hyper::Result<()>> + use<>) {
+        let stream = TcpStream::connect(address).await.expect("it accepts");
+        let client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        client.handshake(TokioIo::new(stream)).await.expect("it speaks HTTP/2")
+    }
+
+    /// The status of the answer to this body, with the right token.
+    async fn post(sender: &mut Sender, body: Body) -> StatusCode {
+        let request = Request::post(format!("http://door{PATH}"));
+        let request = request.header(header::AUTHORIZATION, "Bearer one").body(body);
+        let answer = sender.send_request(request.expect("a request")).await;
+        answer.expect("an answer").status()
+    }
+
+    /// Goal: a client that shows nothing, a body without an end and a peer that reads nothing are cut off; a peer that is idle is
+    /// not. Method: time stands still but where the test lets it pass.
+    #[tokio::test]
+    async fn who_stands_still_is_cut_off() {
+        let mut tasks = JoinSet::new();
+        let (address, mut count) = open(&mut tasks).await;
+        let (_stranger, driver) = connect(&address).await;
+        let stranger = tokio::spawn(driver);
+        let (mut idle, driver) = connect(&address).await;
+        tasks.spawn(async { driver.await.expect("it stays open") });
+        assert_eq!(post(&mut idle, Body::empty()).await, StatusCode::OK);
+        let mut slow = idle.clone();
+        let endless = Body::from_stream(futures_util::stream::pending::<Result<&str, BoxError>>());
+        let slow = tokio::spawn(async move { post(&mut slow, endless).await });
+        let port = address.parse::<std::net::SocketAddr>().expect("an address").port();
+        let proxy = testkit::Proxy::to(port).await.expect("a port");
+        let way = format!("127.0.0.1:{}", proxy.port());
+        let deaf = Peers::new("sender:1", Arc::new(HttpLink::new(showing(Some("one")))));
+        assert!(send(&deaf, &way).await.is_err(), "it learns the time");
+        let deaf = tokio::spawn(async move { send(&deaf, &way).await });
+        assert!(within("it comes", count.wait_for(|count| *count == (1, 0))).await.is_ok());
+        proxy.silence();
+        for _ in 0..2 * STRANGER.as_secs() + 1 {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_millis(500)).await;
+            tokio::time::resume();
+            // what was due has been sent and read
+            assert_eq!(post(&mut idle, Body::empty()).await, StatusCode::OK);
+        }
+        let slow = within("a body without an end is refused", slow).await.expect("it ends");
+        assert_eq!(slow, StatusCode::REQUEST_TIMEOUT);
+        let _ = within("who shows nothing is cut off", stranger).await;
+        let cut_off = count.wait_for(|count| *count == (1, 1));
+        assert!(within("who reads nothing is cut off", cut_off).await.is_ok());
+        assert!(within("it gives up", deaf).await.expect("no panic").is_err());
+    }
+
     /// Goal: strangers do not shut the door, however many, and none comes in; nor do batches that stall: there is a place for so
     /// many, and what finds none waits, and is not sent.
     #[tokio::test]
     async fn who_comes_in() {
-        let token = |text: &str| Some(SecretSource::Text(Secret::from(text)));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address: Arc<str> = listener.local_addr().expect("its address").to_string().into();
-        let (came, mut count) = watch::channel(0);
-        let door = Door {
-            peers: Arc::new(Peers::new(&address, Arc::new(HttpLink::new(None)))),
-            receiver: Arc::new(Stalled(came)),
-        };
-        let (keeper, stop) =
-            (Doorkeeper { door, token: token("zero\none") }, CancellationToken::new());
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, keeper, stop.clone()));
+        let (address, mut count) = open(&mut tasks).await;
         let mut strangers = Vec::new();
-        for _ in 0..MAX_PEERS + MAX_STRANGERS + 9 {
+        for _ in 0..2 * MAX_STRANGERS {
             strangers.push(TcpStream::connect(&*address).await.expect("it accepts"));
         }
         for text in [None, Some("other")] {
-            let link = HttpLink::new(text.and_then(token));
+            let link = HttpLink::new(showing(text));
             let refused = send(&Peers::new("sender:1", Arc::new(link)), &address).await;
             let is_unsent = matches!(refused, Err(SendError::Link(LinkError::NotSent(_))));
             assert!(is_unsent, "with the token {text:?}: {refused:?}");
         }
-        let link = Arc::new(HttpLink::new(token("one")));
+        let link = Arc::new(HttpLink::new(showing(Some("one"))));
         let long = link.send(&address, Box::new(|| vec![b' '; MAX_BYTES + 1])).await;
         assert!(matches!(long, Err(LinkError::NotSent(_))), "it is too long");
         let peers = Arc::new(Peers::new("sender:1", link));
         let clock = send(&peers, &address).await;
         assert!(matches!(clock, Err(SendError::NotDone(NotDone::TooLate))), "{clock:?}");
-        assert_eq!(*count.borrow(), 0);
+        assert_eq!(*count.borrow(), (0, 0));
         let stall = |tasks: &mut JoinSet<()>| {
             let (peers, address) = (Arc::clone(&peers), Arc::clone(&address));
             tasks.spawn(async move { panic!("{:?}", send(&peers, &address).await) })
         };
         let stalled: Vec<_> = (0..MAX_STREAMS).map(|_| stall(&mut tasks)).collect();
-        let so_many = count.wait_for(|count| *count == MAX_STREAMS);
+        let so_many = count.wait_for(|(came, _)| *came == MAX_STREAMS);
         assert!(within("all come in", so_many).await.is_ok());
         stall(&mut tasks);
         stalled[0].abort();
-        let one_more = count.wait_for(|count| *count == MAX_STREAMS + 1);
+        let one_more = count.wait_for(|(came, _)| *came == MAX_STREAMS + 1);
         assert!(within("there is a place again", one_more).await.is_ok());
     }
 }

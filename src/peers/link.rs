@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::{Link, LinkError, MAX_BYTES, MAX_PEERS, MAX_STREAMS, Pieces, Text};
+use super::tls::Io;
+use super::{Credentials, Link, LinkError, MAX_BYTES, MAX_PEERS, MAX_STREAMS, Pieces, Text};
 use crate::error_chain::ErrorChain;
 use crate::process::spawn;
 use crate::sale::BoxError;
-use crate::secret::SecretSource;
 use crate::throttle::Throttle;
 
 /// Where batches go.
@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Connections to peers, each opened when it is first used.
 pub struct HttpLink {
-    token: Option<SecretSource>,
+    credentials: Credentials,
     connections: Mutex<HashMap<Box<str>, Arc<Opened>>>,
 }
 
@@ -52,9 +52,9 @@ struct Connection {
 }
 
 impl HttpLink {
-    /// Shows this token at each door.
-    pub fn new(token: Option<SecretSource>) -> Self {
-        Self { token, connections: Mutex::default() }
+    /// Shows these at each door.
+    pub fn new(credentials: Credentials) -> Self {
+        Self { credentials, connections: Mutex::default() }
     }
 
     /// A connection that is open as far as this process knows, and a place among the batches on it.
@@ -78,6 +78,10 @@ impl HttpLink {
         }
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        let stream: Box<dyn Io> = match &self.credentials.tls {
+            Some(tls) => tls.connect(address, stream).await?,
+            None => Box::new(stream),
+        };
         let window = u32::try_from(MAX_BYTES).unwrap_or(u32::MAX);
         let handshake = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -106,7 +110,7 @@ impl Link for HttpLink {
         let not_sent = |error: BoxError| LinkError::NotSent(error);
         let mut request = Request::post(format!("http://{address}{PATH}"))
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(token) = &self.token {
+        if let Some(token) = &self.credentials.token {
             let token = token.read().map_err(|error| not_sent(error.into()))?;
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
         }
@@ -146,14 +150,60 @@ impl Link for HttpLink {
 mod tests {
     use std::future::pending;
 
+    use axum::http::Response;
     use fenced_lock::{ClusterId, Token};
     use futures_util::future::join_all;
-    use tokio::net::TcpSocket;
+    use hyper::service::service_fn;
+    use testkit::Proxy;
+    use tokio::net::{TcpListener, TcpSocket};
 
     use super::super::wire::{Tenure, Watermark};
     use super::super::{Outgoing, Peers, SILENT_RESTS, SendError};
     use super::*;
     use crate::inventory::Item;
+
+    /// A door that answers with this status, over as many connections as there are.
+    async fn answering(status: StatusCode) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let answer = service_fn(move |_| async move {
+                    Response::builder().status(status).body(Full::<Bytes>::default())
+                });
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        port
+    }
+
+    /// Goal: what a door refuses is not sent; what else gets no answer may have been passed on. A connection that has fallen silent
+    /// is not used again.
+    #[tokio::test]
+    async fn what_an_answer_tells() {
+        let link = HttpLink::new(Credentials::default());
+        for (status, told) in [(200, "answered"), (413, "not sent"), (502, "no answer")] {
+            let port = answering(StatusCode::from_u16(status).expect("a status")).await;
+            let sent = link.send(&format!("127.0.0.1:{port}"), Box::new(Vec::new)).await;
+            let is = match sent {
+                Ok(_) => "answered",
+                Err(LinkError::NotSent(_)) => "not sent",
+                Err(LinkError::NoAnswer(_)) => "no answer",
+            };
+            assert_eq!(is, told, "{status}");
+        }
+        let proxy = Proxy::to(answering(StatusCode::OK).await).await.expect("a port");
+        let address = format!("127.0.0.1:{}", proxy.port());
+        let send = || link.send(&address, Box::new(Vec::new));
+        assert!(send().await.is_ok());
+        proxy.silence();
+        tokio::time::pause();
+        let silent = timeout(Duration::from_mins(1), send()).await.expect("it notices");
+        assert!(matches!(silent, Err(LinkError::NoAnswer(_))));
+        tokio::time::resume();
+        assert!(send().await.is_ok());
+    }
 
     /// Goal: what waits for a connection is not sent, however many wait and however the wait ends, and the address rests once.
     /// Method: a port whose system takes no more connections.
@@ -166,7 +216,7 @@ mod tests {
         let filling = (0..9).map(|_| timeout(CONNECT, TcpStream::connect(address)));
         let _full = join_all(filling).await;
         let address = address.to_string();
-        let peers = Peers::new("sender:1", Arc::new(HttpLink::new(None)));
+        let peers = Peers::new("sender:1", Arc::new(HttpLink::new(Credentials::default())));
         let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 5) };
         for over in [None, Some(CONNECT / 2)] {
             let sends = (0..4).map(|_| {

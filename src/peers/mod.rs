@@ -6,6 +6,7 @@
 
 mod door;
 mod link;
+mod tls;
 pub mod wire;
 
 use std::collections::{BTreeSet, HashMap};
@@ -26,9 +27,11 @@ use crate::inventory::Item;
 use crate::process::random_id;
 use crate::safeguard::{PEER_ONCE, PEER_YOUNG};
 use crate::sale::BoxError;
+use crate::secret::SecretSource;
 
 pub use door::{Doorkeeper, serve};
 pub use link::HttpLink;
+pub use tls::PeerTls;
 
 /// How often an answer that is not there yet has a line.
 const SIGN_EVERY: Duration = Duration::from_millis(500);
@@ -47,7 +50,7 @@ const CLOCK_LIFE: Duration = Duration::from_secs(10);
 const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
-/// The most bytes of a frame, and of an answer.
+/// The most bytes of a frame, and of an answer: the largest batch has fewer.
 const MAX_BYTES: usize = 1 << 20;
 
 /// How many batches may be on their way from one process to another: two of each item.
@@ -58,6 +61,15 @@ pub(crate) const MAX_PEERS: usize = 256;
 
 /// How many numbers of frames are remembered of each process, behind the lowest one.
 const NUMBERS: usize = 1024;
+
+/// What instances show each other.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The same for all.
+    pub token: Option<SecretSource>,
+    /// Certificates.
+    pub tls: Option<PeerTls>,
+}
 
 /// What carries frames. It sends none twice.
 #[async_trait::async_trait]
@@ -483,6 +495,7 @@ mod tests {
 
     use super::wire::{Fate, any_order};
     use super::*;
+    use crate::inventory::{Action, Inventory, Order, OrderId, Quantity, User, token_record};
 
     /// A holder that answers with what the test gives it.
     struct Holder {
@@ -506,6 +519,8 @@ mod tests {
         takes: Duration,
         /// How much of an answer comes through.
         lines: usize,
+        /// Whether each frame comes twice, and the second answer through.
+        repeats: bool,
     }
 
     #[async_trait::async_trait]
@@ -513,7 +528,9 @@ mod tests {
         async fn send(&self, _address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
             let frame = frame();
             tokio::time::sleep(self.takes).await;
-            let lines = self.door.answer(&frame).map(Bytes::from).map(Ok);
+            let first = self.door.answer(&frame);
+            let lines = if self.repeats { self.door.answer(&frame) } else { first };
+            let lines = lines.map(Bytes::from).map(Ok);
             Ok(lines.take(self.lines).chain(futures_util::stream::pending()).boxed())
         }
     }
@@ -541,13 +558,23 @@ mod tests {
 
     impl World {
         fn new(done: Vec<BoxFuture<'static, Done>>, takes: Duration, lines: usize) -> Self {
+            Self::repeating(done, takes, lines, false)
+        }
+
+        fn repeating(
+            done: Vec<BoxFuture<'static, Done>>,
+            takes: Duration,
+            lines: usize,
+            repeats: bool,
+        ) -> Self {
             let (sent, numbers) = mpsc::unbounded_channel();
             let began_at = Instant::now();
             let receiver =
                 Holder { done: Mutex::new(done), numbers: sent, store_answered_at: began_at };
             let peers = Arc::new(Peers::new("holder:1", Arc::new(Nowhere)));
             let door = Door { peers: Arc::clone(&peers), receiver: Arc::new(receiver) };
-            let sender = Peers::new("sender:1", Arc::new(Direct { door, takes, lines }));
+            let link = Direct { door, takes, lines, repeats };
+            let sender = Peers::new("sender:1", Arc::new(link));
             Self { sender, holder: peers, numbers, began_at }
         }
 
@@ -609,6 +636,59 @@ mod tests {
             assert!(matches!(sent, Err(SendError::NotDone(NotDone::TooLate))), "{sent:?}");
         }
         assert!(slow.numbers.try_recv().is_err(), "it was let in late");
+    }
+
+    /// Goal: of a frame that came twice, the answer to the copy does not tell what became of the other one.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_a_copy_tells_nothing() {
+        let world = World::repeating(vec![async { done() }.boxed()], Duration::ZERO, 9, true);
+        for _ in 0..2 {
+            let sent = world.send().await;
+            assert!(matches!(sent, Err(SendError::Link(LinkError::NoAnswer(_)))), "{sent:?}");
+        }
+    }
+
+    /// Goal: the largest batch is not longer than a door takes, nor is its answer than a sender does.
+    #[test]
+    fn the_largest_batch_fits() {
+        // each letter takes two in JSON
+        let (name, long) = ("i".repeat(64), "\"".repeat(128));
+        let token = Token::new(ClusterId(u64::MAX), i64::MAX);
+        let order = Order {
+            id: OrderId::new(&long).expect("an id"),
+            item: name.parse().expect("an item"),
+            quantity: Quantity::new(Quantity::MAX).expect("a quantity"),
+            user: User::new(&long).expect("a user"),
+            action: Action::Confirm,
+        };
+        let (number, key) = (u64::MAX, order.key());
+        let entry = format!("{number}\t1000000\t{number}\t{}\t", token_record(token));
+        let entry = format!("{entry}{name}#ffffffff@{name}\t{number}\t{key}");
+        let of: Box<str> = random_id().to_string().into();
+        let clock = Clock { of: of.clone(), ms: number };
+        let watermark = [entry.clone(), entry.clone(), key, entry.clone()];
+        let orders = vec![Forwarded::new(&order, u32::MAX, Some(token)); Inventory::MAX_BATCH];
+        let tenure = Tenure { key: long.clone().into(), token };
+        let fate = Fate::Final(format!("unchanged\t\nconfirmed\t{entry}").into());
+        let done = Done { fates: vec![fate; orders.len()], watermark: watermark.clone() };
+        let frame = Frame::new(&order.item, &tenure, orders);
+        let (number, lowest, clock, instance) = (number, number, Some(clock), name.into());
+        let frame = Frame {
+            sender: of,
+            number,
+            lowest,
+            clock: clock.clone(),
+            instance,
+            watermark,
+            ..frame
+        };
+        let done = Some(done);
+        let line =
+            Line { clock: clock.expect("it was set"), store_ms: number, not_done: None, done };
+        for text in [frame.write(), line.write()] {
+            assert!(text.len() > MAX_BYTES / 2, "the bound is not far away: {}", text.len());
+            assert!(text.len() <= MAX_BYTES, "{}", text.len());
+        }
     }
 
     /// Goal: a sender waits for as long as the holder gives signs that its store answers, and no longer. Method: a store that has

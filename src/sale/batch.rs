@@ -253,13 +253,13 @@ impl<'a> Batch<'a> {
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;
         let deadline = began_at + options.wait_timeout;
         let may_repeat = |error: &Arc<InventoryError>| {
+            // what the holder does with a batch is known from its answer, or from none
+            let To::Store { hold, ends_at, .. } = &self.to else { return false };
             if !is_stale(error) {
-                let whose = if matches!(self.to, To::Store { .. }) { "store" } else { "holder" };
-                tracing::warn!(orders = self.orders.len(), ?error, "the {whose} did not reduce");
+                tracing::warn!(orders = self.orders.len(), ?error, "the store did not reduce");
                 // the next orders read the stock first, and soon notice that the store does not answer
                 stock_reads.forget(self.item());
             }
-            let To::Store { hold, ends_at, .. } = &self.to else { return false };
             self.lock.note_answer(self.item(), Some(error), self.others_wait());
             self.can_repeat(error, deadline)
                 && !hold.is_lost()
@@ -328,13 +328,9 @@ impl<'a> Batch<'a> {
         latest: &Arc<InventoryError>,
         deadline: Instant,
     ) -> (Vec<Fate>, Option<Ending>) {
-        let To::Store { hold, .. } = &self.to else {
-            let is_unsent = latest.nothing_written();
-            let again = if is_unsent { || Fate::Again } else { || Fate::AgainUnderALargerToken };
-            return (self.orders.iter().map(|_| again()).collect(), None);
-        };
         let can_repeat = self.can_repeat(latest, deadline);
-        let is_lost = is_stale(latest) || can_repeat && hold.is_lost();
+        let has_lost = matches!(&self.to, To::Store { hold, .. } if hold.is_lost());
+        let is_lost = is_stale(latest) || can_repeat && has_lost;
         let error = |of: &WaitingOrder| SaleError::of_order(Arc::clone(latest), &of.order);
         let fate = |waiting: &WaitingOrder| {
             if is_lost || can_repeat {
@@ -350,7 +346,7 @@ impl<'a> Batch<'a> {
     async fn send(&self) -> Result<Answered, InventoryError> {
         let SaleContext { inventory, options, metrics, .. } = &*self.lock.context;
         if let To::Holder(remote) = self.to {
-            return remote.send(self.lock, &self.orders).await;
+            return Ok(remote.send(self.lock, &self.orders).await);
         }
         let attempts: Vec<_> =
             self.orders.iter().map(|waiting| waiting.attempt(&options.instance)).collect();

@@ -15,11 +15,12 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{Guard, Mutex};
+use fenced_lock::{Guard, LockError, Mutex};
 use futures_util::StreamExt as _;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::batch::{Answer, BATCHES_IN_FLIGHT, Batch, Ending, Sent, To, WaitingOrder};
@@ -44,21 +45,31 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Serves the queue of one item. When its task ends, also by a panic, the drop of this value answers the orders that
 /// still wait, and the next order creates a new queue.
 pub(super) struct Combiner {
-    pub(super) lock: EtcdLock,
-    pub(super) queue: Arc<OrderQueue>,
+    lock: EtcdLock,
+    queue: Arc<OrderQueue>,
     /// How orders go to the holder, if this instance has peers.
-    pub(super) forwarding: Option<Arc<Forwarding>>,
+    forwarding: Option<Arc<Forwarding>>,
+    /// Cancelled when a batch on its way to the holder panicked: the queue has its orders in a batch for ever.
+    broken: CancellationToken,
 }
 
 impl Combiner {
+    pub(super) fn new(lock: &EtcdLock, queue: &Arc<OrderQueue>) -> Self {
+        let forwarding = lock.context.options.peers.as_ref().map(Forwarding::new);
+        let (lock, queue, broken) = (lock.clone(), Arc::clone(queue), CancellationToken::new());
+        Self { lock, queue, forwarding, broken }
+    }
+
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        self.queue.while_expiring(self.serve(), |waiting| too_late(&self.lock, waiting)).await;
+        let serve = self.broken.run_until_cancelled(self.serve());
+        let serving = self.queue.while_expiring(serve, |waiting| too_late(&self.lock, waiting));
+        Box::pin(serving).await;
     }
 
     async fn serve(&self) {
-        let Self { lock, queue, forwarding } = self;
+        let Self { lock, queue, forwarding, .. } = self;
         let stopping = &lock.context.stopping;
         let mut policy = HoldPolicy::new(lock.context.options.tenure);
         loop {
@@ -80,20 +91,35 @@ impl Combiner {
                 () = stopping.cancelled() => return,
                 locked = lock.take(&queue.item, forwarding.as_deref()) => match locked {
                     Ok((guard, mutex)) => self.hold(guard, &mutex, &mut policy, asked_at).await,
-                    Err(error) => {
-                        let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
-                        let error = Arc::new(error);
-                        queue.fail_all(|_| unavailable(Arc::clone(&error)));
-                        Some(pause)
-                    }
+                    Err(error) => Some(self.refused(error).await),
                 },
                 () = self.forward() => None,
                 () = self.until_useless() => None,
             };
             if let Some(pause) = pause {
-                sleep(pause).await;
+                // never ends by itself
+                let _ = timeout(pause, self.forward()).await;
             }
         }
+    }
+
+    /// Fails the orders, once they cannot go to the holder either: waiting for the lock cannot help. Returns the pause before the
+    /// next claim.
+    async fn refused(&self, error: LockError) -> Duration {
+        let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
+        let error = Arc::new(error);
+        let are_stuck = async {
+            if let Some(forwarding) = &self.forwarding {
+                forwarding.until_it_asks().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.forward() => {}
+            () = are_stuck => self.queue.fail_all(|_| unavailable(Arc::clone(&error))),
+            () = sleep(pause) => return Duration::ZERO,
+        }
+        pause
     }
 
     /// Waits until the claim that waits is of no use.
@@ -108,24 +134,27 @@ impl Combiner {
     /// Sends batches to the holder of the lock, where that is a peer that can be reached. Each batch is a task, which ends
     /// also when this instance has the lock, or stops. Never ends.
     async fn forward(&self) {
-        let Self { lock, queue, forwarding } = self;
+        let Self { lock, queue, forwarding, broken } = self;
         let Some(forwarding) = forwarding else { return pending().await };
         let watched = lock.sessions.watch_holder(&lock.name_of(&queue.item));
         let Some(mut holder) = watched else { return pending().await };
         loop {
             let has_orders = queue.len() > 0;
-            let look_at = match forwarding.remote(lock.cluster(), &mut holder, has_orders) {
+            let metrics = &lock.context.metrics;
+            let look_at = match forwarding.remote(&mut holder, has_orders, metrics) {
                 Ok((remote, place)) => {
                     let orders = queue.take(lock.context.options.batch_size, &remote.tenure);
                     if !orders.is_empty() {
                         let (lock, queue) = (lock.clone(), Arc::clone(queue));
                         let tasks = lock.context.tasks.clone();
+                        let panics = broken.clone().drop_guard();
                         spawn(tasks.track_future(async move {
                             let to = To::Holder(&remote);
                             let ran = Batch { lock: &lock, to, orders }.run(&Span::none()).await;
                             deliver(queue.settle(ran.fates, |waiting| too_late(&lock, waiting)));
                             drop(place);
                             queue.arrived.notify_one();
+                            panics.disarm();
                         }));
                         continue;
                     }
@@ -156,7 +185,7 @@ impl Combiner {
         policy: &mut HoldPolicy,
         mut asked_at: Instant,
     ) -> Option<Duration> {
-        let Self { lock, queue, forwarding } = self;
+        let Self { lock, queue, forwarding, .. } = self;
         let SaleContext { metrics, stopping, .. } = &*lock.context;
         let asking = async || match forwarding {
             Some(forwarding) => forwarding.ask_for_turn(mutex).await,
@@ -211,7 +240,7 @@ impl Combiner {
         policy: &mut HoldPolicy,
         tenure: &Span,
     ) -> Result<Answers, Option<Duration>> {
-        let Self { lock, queue, forwarding } = self;
+        let Self { lock, queue, forwarding, .. } = self;
         if let Some(forwarding) = forwarding {
             forwarding.granted();
             queue.begin(named);
@@ -342,7 +371,7 @@ mod tests {
         let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, time));
         lock.queues.lock().insert(Item::DEFAULT, Arc::clone(&queue));
         let mut answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
-        drop(Combiner { lock: lock.clone(), queue, forwarding: None });
+        drop(Combiner::new(&lock, &queue));
         assert!(matches!(answer.try_recv(), Ok(Err(SaleError::Stopping))));
         assert!(lock.queues.lock().is_empty());
     }

@@ -8,13 +8,14 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fenced_lock::{ClusterId, Mutex as Lock, ObservedClaim, Token};
+use fenced_lock::{Mutex as Lock, ObservedClaim, Token};
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 
 use super::batch::{Answered, BATCHES_IN_FLIGHT, Missing, WaitingOrder};
+use super::metrics::{Known, Metrics};
 use super::{EtcdLock, SaleContext};
 use crate::backoff::Backoff;
 use crate::error_chain::ErrorChain;
@@ -22,6 +23,7 @@ use crate::inventory::{InventoryError, Order, Outcome};
 use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
 use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
+use crate::throttle::Throttle;
 
 /// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
 /// others keep the lock where all take turns.
@@ -53,9 +55,9 @@ struct State {
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
     stuck_since: Option<Instant>,
-    /// The revision of the claim behind which they wait, and since when. While nobody holds the lock, no turn comes sooner for
+    /// The token of the holder behind whom they wait, and since when. While nobody holds the lock, no turn comes sooner for
     /// being asked for.
-    behind: Option<(i64, Instant)>,
+    behind: Option<(Token, Instant)>,
     /// The label of the latest holder without an address behind whom this instance asked for a turn.
     takes_turns: Option<Arc<str>>,
 }
@@ -69,6 +71,14 @@ impl State {
 
     fn is_silent(&self, token: Token) -> bool {
         self.silent.is_some_and(|silent| token <= silent)
+    }
+
+    /// Has the holder under this token rest for a growing pause, which is none if the first attempt need not.
+    fn rest(&mut self, token: Token, pauses: bool) {
+        let pause = self.pauses.next();
+        if pauses || !self.pauses.is_first() {
+            self.rests = Some((token, Instant::now() + pause));
+        }
     }
 }
 
@@ -91,12 +101,16 @@ impl Forwarding {
         })
     }
 
+    /// Waits until orders cannot go to the holder.
+    pub(super) async fn until_it_asks(&self) {
+        // it fails only when `self` is gone
+        let _ = self.asks.subscribe().wait_for(|asks| *asks).await;
+    }
+
     /// Has the claims of this lock, which stand by, ask for a turn once orders cannot go to the holder. Never ends.
     pub(super) async fn ask_for_turn(&self, lock: &Lock) {
-        // it fails only when `self` is gone
-        if self.asks.subscribe().wait_for(|asks| *asks).await.is_ok() {
-            lock.ask_for_turn();
-        }
+        self.until_it_asks().await;
+        lock.ask_for_turn();
         pending::<()>().await;
     }
 
@@ -115,34 +129,23 @@ impl Forwarding {
     /// The holder, and a place for a batch to it; or when to look again.
     pub(super) fn remote(
         self: &Arc<Self>,
-        cluster: Option<ClusterId>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
         has_orders: bool,
+        metrics: &Metrics,
     ) -> Result<(Remote, OwnedSemaphorePermit), Option<Instant>> {
-        let found = self.reachable(cluster, holder);
+        let claim = holder.borrow_and_update().clone();
         let now = Instant::now();
         let state = &mut *self.state.lock();
-        let mut patience = ASK_AFTER;
-        let again_at = match found {
-            Ok(remote) => {
-                let is_silent = state.is_silent(remote.tenure.token) && PEER_SILENCE.is_on();
-                let rests = state.rests.filter(|(token, _)| *token == remote.tenure.token);
-                if !is_silent {
-                    patience = ASK_AFTER_REFUSALS;
-                }
-                match rests {
-                    None if !is_silent => {
-                        state.stuck_since = None;
-                        self.asks.send_if_modified(std::mem::take);
-                        let place = Arc::clone(&self.places).try_acquire_owned();
-                        return place.map(|place| (remote, place)).map_err(|_| None);
-                    }
-                    Some((_, until)) if until <= now => {
-                        state.rests = None;
-                        Some(until)
-                    }
-                    rests => rests.map(|(_, until)| until),
-                }
+        let again_at = match self.reachable(state, claim.as_ref()) {
+            Ok(address) => {
+                state.stuck_since = None;
+                self.asks.send_if_modified(std::mem::take);
+                let place = Arc::clone(&self.places).try_acquire_owned();
+                let (Ok(place), Some(claim)) = (place, claim) else { return Err(None) };
+                let key = String::from_utf8_lossy(&claim.key).into();
+                let tenure = Tenure { key, token: claim.token() };
+                let (forwarding, holder) = (Arc::clone(self), holder.clone());
+                return Ok((Remote { forwarding, address, tenure, holder }, place));
             }
             Err(until) => until,
         };
@@ -151,55 +154,55 @@ impl Forwarding {
             return Err(None);
         }
         state.stuck_since.get_or_insert(now);
-        let Some(claim) = &*holder.borrow() else {
+        let Some(claim) = claim else {
             state.behind = None;
             return Err(again_at);
         };
+        let token = claim.token();
         let (_, since) = *match &mut state.behind {
-            Some(behind) if behind.0 == claim.revision => behind,
-            behind => behind.insert((claim.revision, now)),
+            Some(behind) if behind.0 == token => behind,
+            behind => behind.insert((token, now)),
         };
-        let alone = claim.label.clone().filter(|_| claim.note.is_none());
+        let answers = |address: &Arc<str>| {
+            !state.is_silent(token) && self.peers.rests_until(address).is_none()
+        };
+        let is_refused = claim.note.as_ref().is_some_and(answers);
+        let patience = if is_refused { ASK_AFTER_REFUSALS } else { ASK_AFTER };
+        let alone = claim.label.filter(|_| claim.note.is_none());
         let is_known = alone.is_some() && alone == state.takes_turns;
         let ask_at = if is_known { since } else { since + patience };
         if ask_at <= now {
             state.takes_turns = alone;
-            self.asks.send_if_modified(|asks| !std::mem::replace(asks, true));
+            if self.asks.send_if_modified(|asks| !std::mem::replace(asks, true)) {
+                metrics.turns_asked.add(1);
+            }
             return Err(again_at);
         }
         Err(Some(again_at.map_or(ask_at, |again_at| again_at.min(ask_at))))
     }
 
-    /// The holder, if its address is known and does not rest; else when that ends.
+    /// The address of the holder, if orders can go there; else when that may be, if it is known.
     fn reachable(
-        self: &Arc<Self>,
-        cluster: Option<ClusterId>,
-        holder: &mut watch::Receiver<Option<ObservedClaim>>,
-    ) -> Result<Remote, Option<Instant>> {
-        let claim = holder.borrow_and_update().clone().ok_or(None)?;
-        let address = claim.note.ok_or(None)?;
-        let cluster = cluster.ok_or(None)?;
-        if address == *self.peers.address() {
+        &self,
+        state: &State,
+        claim: Option<&ObservedClaim>,
+    ) -> Result<Arc<str>, Option<Instant>> {
+        let claim = claim.ok_or(None)?;
+        let address = claim.note.clone().ok_or(None)?;
+        let token = claim.token();
+        if address == *self.peers.address() || state.is_silent(token) && PEER_SILENCE.is_on() {
             return Err(None);
         }
-        if let Some(until) = self.peers.rests_until(&address) {
-            return Err(Some(until));
-        }
-        let key = String::from_utf8_lossy(&claim.key).into();
-        let tenure = Tenure { key, token: Token::new(cluster, claim.revision) };
-        let (forwarding, holder) = (Arc::clone(self), holder.clone());
-        Ok(Remote { forwarding, address, tenure, holder })
+        let rests = state.rests.filter(|(of, until)| *of == token && *until > Instant::now());
+        let until = self.peers.rests_until(&address).max(rests.map(|(_, until)| until));
+        if until.is_some() { Err(until) } else { Ok(address) }
     }
 }
 
 impl Remote {
     /// Sends these orders to the holder, once.
-    pub(super) async fn send(
-        &self,
-        lock: &EtcdLock,
-        orders: &[WaitingOrder],
-    ) -> Result<Answered, InventoryError> {
-        let SaleContext { inventory, options, metrics, .. } = &*lock.context;
+    pub(super) async fn send(&self, lock: &EtcdLock, orders: &[WaitingOrder]) -> Answered {
+        let SaleContext { inventory, options, metrics, stock_reads, .. } = &*lock.context;
         let item = &orders[0].order.item;
         let batch = Outgoing {
             address: &self.address,
@@ -210,19 +213,20 @@ impl Remote {
             orders: orders.iter().map(WaitingOrder::forwarded).collect(),
             patience: inventory.time_limit(),
         };
-        let _on_its_way = metrics.forwards();
+        let on_its_way = metrics.forwarding.begins();
         let sent = self.forwarding.peers.send(batch, self.over()).await;
+        drop(on_its_way);
         let answered = self.read(sent, orders, |watermark| inventory.learn(item, watermark));
-        let mut fates = [0; 3];
-        match &answered {
-            Ok(answered) => answered.iter().for_each(|answer| match answer {
-                Ok(_) | Err(Missing::Refused(_)) => fates[0] += 1,
-                Err(Missing::NotDone) => fates[1] += 1,
-                Err(Missing::Unknown(_)) => fates[2] += 1,
-            }),
-            Err(error) => fates[if error.nothing_written() { 1 } else { 2 }] = orders.len(),
+        for answer in &answered {
+            metrics.forwarded.note(match answer {
+                Ok(_) | Err(Missing::Refused(_)) => Known::Final,
+                Err(Missing::NotDone) => Known::NotDone,
+                Err(Missing::Unknown(_)) => {
+                    stock_reads.forget(item);
+                    Known::Unknown
+                }
+            });
         }
-        metrics.forwarded.add(fates);
         answered
     }
 
@@ -232,69 +236,70 @@ impl Remote {
         sent: Result<Done, SendError>,
         orders: &[WaitingOrder],
         learn: impl FnOnce(Watermark),
-    ) -> Result<Answered, InventoryError> {
+    ) -> Answered {
+        static UNREACHED: Throttle = Throttle::new(Duration::from_mins(1));
         let token = self.tenure.token;
-        let Done { fates, watermark } = match sent {
-            Ok(done) => done,
+        let mut why = "its answer cannot be read".to_owned();
+        let all = |fate: Fate| vec![fate; orders.len()];
+        let none = || all(Fate::NotDone("not-taken".into()));
+        // whether the next batch waits for a while
+        let mut rests = true;
+        let fates = match sent {
+            Ok(Done { fates, watermark }) => {
+                // before a buyer has an answer that only the holder remembers
+                if PEER_WATERMARK.is_on() {
+                    learn(watermark);
+                }
+                fates
+            }
             Err(SendError::NotDone(reason)) => {
-                // the clock that came with the answer is not too late
-                self.rest(reason != NotDone::TooLate);
                 tracing::debug!(?reason, "the holder did not carry out a batch");
-                return Ok(orders.iter().map(|_| Err(Missing::NotDone)).collect());
+                // the clock that came with the answer is not too late
+                rests = reason != NotDone::TooLate;
+                none()
             }
             Err(SendError::Link(LinkError::NotSent(error))) => {
-                let source = io_error("the holder of the lock cannot be reached", &*error);
-                return Err(InventoryError::Unreachable { source });
+                if let Some(suppressed) = UNREACHED.pass() {
+                    let (error, to) = (ErrorChain(&*error), &self.address);
+                    tracing::warn!(%error, %to, suppressed, "the holder cannot be reached");
+                }
+                // the address rests by itself
+                rests = false;
+                none()
             }
             Err(SendError::Link(LinkError::NoAnswer(error))) => {
-                self.forwarding.state.lock().silence(token);
-                let source = io_error("the holder of the lock did not answer", &*error);
-                return Err(InventoryError::Unanswered { source });
+                why = ErrorChain(&*error).to_string();
+                tracing::warn!(orders = orders.len(), error = why, "the holder did not answer");
+                all(Fate::Unknown)
             }
         };
-        // before a buyer has an answer that only the holder remembers
-        if PEER_WATERMARK.is_on() {
-            learn(watermark);
-        }
-        let unread = || io_error("the answer of the holder cannot be read", &std::fmt::Error);
-        let answer = |(fate, waiting): (Fate, &WaitingOrder)| {
-            let outcome = match fate {
-                Fate::Final(text) => Outcome::parse(&waiting.order, Some(waiting.request), &text),
-                Fate::Refused(refusal) => {
-                    return match refusal.error() {
-                        Some(error) => Err(Missing::Refused(Arc::new(error))),
-                        None => Err(Missing::NotDone),
-                    };
-                }
-                Fate::NotDone(_) => return Err(Missing::NotDone),
-                Fate::Unknown => None,
-            };
-            outcome.map(|(outcome, _)| outcome).ok_or_else(|| {
-                Missing::Unknown(Arc::new(InventoryError::Unanswered { source: unread() }))
-            })
+        let source = || RedisError::from((ErrorKind::Io, "the holder of the lock", why.clone()));
+        let unknown =
+            || Missing::Unknown(Arc::new(InventoryError::Unanswered { source: source() }));
+        let answer = |(fate, waiting): (Fate, &WaitingOrder)| match fate {
+            Fate::Final(text) => Outcome::parse(&waiting.order, Some(waiting.request), &text)
+                .map(|(outcome, _)| outcome)
+                .ok_or_else(unknown),
+            Fate::Refused(refusal) => Err(match refusal.error() {
+                Some(error) => Missing::Refused(Arc::new(error)),
+                None => Missing::NotDone,
+            }),
+            Fate::NotDone(_) => Err(Missing::NotDone),
+            Fate::Unknown => Err(unknown()),
         };
         let answered: Answered = fates.into_iter().zip(orders).map(answer).collect();
-        // these orders wait for another token
-        if answered.iter().any(|answer| matches!(answer, Err(Missing::Unknown(_)))) {
-            self.forwarding.state.lock().silence(token);
-        }
-        let is_done = |answer: &Result<_, _>| !matches!(answer, Err(Missing::NotDone));
-        if answered.iter().all(is_done) {
-            let state = &mut *self.forwarding.state.lock();
-            (state.pauses, state.behind) = (Backoff::default(), None);
-        } else {
-            self.rest(true);
-        }
-        Ok(answered)
-    }
-
-    /// Has the holder rest for a growing pause, which is none if the first attempt need not.
-    fn rest(&self, pauses: bool) {
+        let any = |is: fn(&Missing) -> bool| answered.iter().any(|it| it.as_ref().is_err_and(is));
         let state = &mut *self.forwarding.state.lock();
-        let pause = state.pauses.next();
-        if pauses || !state.pauses.is_first() {
-            state.rests = Some((self.tenure.token, Instant::now() + pause));
+        // these orders wait for another token
+        if any(|missing| matches!(missing, Missing::Unknown(_))) {
+            state.silence(token);
         }
+        if any(|missing| matches!(missing, Missing::NotDone)) {
+            state.rest(token, rests);
+        } else {
+            (state.pauses, state.behind) = (Backoff::default(), None);
+        }
+        answered
     }
 
     /// Ends soon after the tenure of this holder.
@@ -308,10 +313,6 @@ impl Remote {
         }
         sleep(LAST_WORDS).await;
     }
-}
-
-fn io_error(what: &'static str, error: &(dyn std::error::Error + 'static)) -> RedisError {
-    RedisError::from((ErrorKind::Io, what, ErrorChain(error).to_string()))
 }
 
 impl Receiver for EtcdLock {
@@ -331,18 +332,16 @@ impl Receiver for EtcdLock {
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
             let mut fates = Vec::with_capacity(answers.len());
-            let mut counts = [0; 3];
             for (answer, order) in answers.into_iter().zip(&orders) {
                 // only a task that panicked drops the reply, and its effect is unknown
                 let fate = answer.await.map_or(Fate::Unknown, |answer| Fate::of(order, &answer));
-                counts[match fate {
-                    Fate::Final(_) | Fate::Refused(_) => 0,
-                    Fate::NotDone(_) => 1,
-                    Fate::Unknown => 2,
-                }] += 1;
+                context.metrics.received.note(match fate {
+                    Fate::Final(_) | Fate::Refused(_) => Known::Final,
+                    Fate::NotDone(_) => Known::NotDone,
+                    Fate::Unknown => Known::Unknown,
+                });
                 fates.push(fate);
             }
-            context.metrics.received.add(counts);
             Done { fates, watermark: context.inventory.watermark(&item) }
         };
         let began_at = Instant::now();
@@ -353,23 +352,34 @@ impl Receiver for EtcdLock {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::Claim;
+    use std::future::ready;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use fenced_lock::{
+        Claim, ClusterId, Guard, MemoryBackend, Session, SessionKeeper, SessionOptions,
+    };
+    use futures_util::stream::{self, StreamExt as _};
 
     use super::super::order_queue::OrderQueue;
+    use super::super::{SaleError, SaleOptions};
     use super::*;
-    use crate::inventory::{Action, Item, OrderId, Quantity, User};
-    use crate::peers::HttpLink;
+    use crate::inventory::{Action, Inventory, InventoryOptions, Item, OrderId, Quantity, User};
+    use crate::peers::wire::{Clock, Line};
+    use crate::peers::{Credentials, HttpLink, Link, Pieces, Text};
 
     /// What an instance with peers sees.
     struct Sees {
         forwarding: Arc<Forwarding>,
         shown: watch::Sender<Option<ObservedClaim>>,
+        metrics: Metrics,
     }
 
     impl Sees {
         fn new() -> Self {
-            let peers = Arc::new(Peers::new("here:1", Arc::new(HttpLink::new(None))));
-            Self { forwarding: Forwarding::new(&peers), shown: watch::Sender::new(None) }
+            let peers =
+                Arc::new(Peers::new("here:1", Arc::new(HttpLink::new(Credentials::default()))));
+            let (forwarding, shown) = (Forwarding::new(&peers), watch::Sender::new(None));
+            Self { forwarding, shown, metrics: Metrics::default() }
         }
 
         /// A holder under this token, with orders that wait.
@@ -382,10 +392,11 @@ mod tests {
             let mut claim = Claim::new("lock", 1, revision.unsigned_abs());
             claim.label = label.into();
             claim.standby = address.map(Into::into);
-            let claim = ObservedClaim::of(&claim, revision);
+            let claim = ObservedClaim::of(&claim, Token::new(ClusterId(1), revision));
             self.shown.send_replace(Some(claim));
             let mut holder = self.shown.subscribe();
-            self.forwarding.remote(Some(ClusterId(1)), &mut holder, true).map(|(remote, _)| remote)
+            let remote = self.forwarding.remote(&mut holder, true, &self.metrics);
+            remote.map(|(remote, _)| remote)
         }
 
         fn peer(&self, revision: i64) -> Option<Remote> {
@@ -397,18 +408,126 @@ mod tests {
         }
     }
 
-    fn waiting() -> Vec<WaitingOrder> {
-        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
-        let order = Order {
+    fn order() -> Order {
+        Order {
             id: OrderId::new("a").expect("an id"),
             item: Item::DEFAULT,
             quantity: Quantity::ONE,
             user: User::default(),
             action: Action::Reserve,
-        };
+        }
+    }
+
+    fn waiting() -> Vec<WaitingOrder> {
+        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
         let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 1) };
-        let _answer = queue.push(order).expect("room");
+        let _answer = queue.push(order()).expect("room");
         queue.take(1, &tenure)
+    }
+
+    /// A holder that answers each frame after this time, and panics at the first if it is to.
+    struct SoldOut {
+        takes: Duration,
+        panics: AtomicBool,
+    }
+
+    #[async_trait::async_trait]
+    impl Link for SoldOut {
+        async fn send(&self, _: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
+            let frame: Frame = serde_json::from_slice(&frame()).expect("a frame");
+            assert!(
+                !self.panics.swap(false, Ordering::Relaxed),
+                "as a fault of this program would"
+            );
+            let fates = frame.orders.iter().map(|_| Fate::Final("sold-out\t0".into())).collect();
+            let done = Some(Done { fates, watermark: Watermark::default() });
+            let clock = Clock { of: "there".into(), ms: 0 };
+            let line = Line { clock, store_ms: 0, not_done: None, done };
+            let text = serde_json::to_string(&line).expect("a line") + "\n";
+            sleep(self.takes).await;
+            Ok(stream::once(ready(Ok(text.into()))).boxed())
+        }
+    }
+
+    /// A lock that a peer holds, as an instance has it that starts while the lock service is silent.
+    async fn held_by_a_peer(
+        takes: Duration,
+        panics: bool,
+    ) -> (EtcdLock, MemoryBackend, Session, Guard) {
+        let (service, time) = (MemoryBackend::new(), Duration::from_secs(10));
+        let session = Session::open(Arc::new(service.clone()), SessionOptions::new(time));
+        let session = session.await.expect("a session");
+        let mutex = session.mutex("a").and_then(|mutex| mutex.standby("there:1"));
+        let held = mutex.expect("a name").lock().await.expect("the lock is free");
+        service.set_silent(true);
+        let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
+        let link = Arc::new(SoldOut { takes, panics: panics.into() });
+        let options = SaleOptions {
+            lock_name: "a".into(),
+            instance: "a".into(),
+            queue_length: 9,
+            batch_size: 9,
+            tenure: time,
+            wait_timeout: time / 2,
+            etcd: None,
+            peers: Some(Arc::new(Peers::new("here:1", link))),
+        };
+        let context = SaleContext::new(inventory.expect("a valid address"), options);
+        let keeper = SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(time));
+        (EtcdLock::new(&context, keeper), service, session, held)
+    }
+
+    /// Goal: an instance that never had a session sends its orders to the holder. One of its batches that panics leaves no order
+    /// in a batch for ever: the same order, asked for again, is answered.
+    #[tokio::test(start_paused = true)]
+    async fn it_forwards_without_a_session_and_after_a_panic() {
+        for panics in [false, true] {
+            let (lock, _, _session, _held) = held_by_a_peer(Duration::ZERO, panics).await;
+            if panics {
+                assert!(lock.push(order()).expect("room").await.is_err(), "nobody knows");
+            }
+            let mut answered = lock.push(order()).expect("room").await;
+            if matches!(answered, Ok(Err(SaleError::Stopping))) {
+                // it came to the queue that ended
+                answered = lock.push(order()).expect("room").await;
+            }
+            assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{panics}: {answered:?}");
+        }
+    }
+
+    /// Goal: a holder takes orders in its tenure, and none once it is to stop: others would keep it busy.
+    #[tokio::test(start_paused = true)]
+    async fn who_stops_takes_no_orders() {
+        let (lock, ..) = held_by_a_peer(Duration::ZERO, false).await;
+        let tenure = Tenure { key: "a/1-1".into(), token: Token::new(ClusterId(1), 1) };
+        let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1)));
+        queue.begin(&Arc::new(tenure.clone()));
+        lock.queues.lock().insert(Item::DEFAULT, queue);
+        let frame = || {
+            Frame::new(
+                &Item::DEFAULT,
+                &tenure,
+                waiting().iter().map(WaitingOrder::forwarded).collect(),
+            )
+        };
+        assert!(lock.receive(frame()).is_ok());
+        lock.context.stopping.cancel();
+        assert!(matches!(lock.receive(frame()), Err(NotDone::Stopping)));
+    }
+
+    /// Goal: a holder that has lost the lock is heard to the end of what it says, and not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_lost_the_lock_has_last_words() {
+        let instant = Duration::from_millis(10);
+        for (takes, fates) in [(LAST_WORDS, [1, 0, 0]), (2 * LAST_WORDS, [0, 0, 1])] {
+            let (lock, service, _session, held) = held_by_a_peer(takes, false).await;
+            let _answer = lock.push(order()).expect("room");
+            sleep(instant).await;
+            service.delete(&held.key());
+            sleep(LAST_WORDS + instant).await;
+            let forwarded = &lock.context.metrics.forwarded;
+            assert!(forwarded.each().map(|(_, count)| count).eq(fates), "{takes:?}: {forwarded:?}");
+        }
     }
 
     /// Goal: after one silence under a token, nothing more goes to that token, nor to an earlier one, in whatever order silences
@@ -421,7 +540,8 @@ mod tests {
             let remotes: Vec<_> = [1, 2].iter().map(silent).collect();
             for revision in order {
                 let lost = Err(SendError::Link(LinkError::NoAnswer("lost".into())));
-                assert!(remotes[revision - 1].read(lost, &waiting(), drop).is_err());
+                let read = remotes[revision - 1].read(lost, &waiting(), drop);
+                assert!(matches!(read[0], Err(Missing::Unknown(_))));
             }
             let goes: Vec<_> = [1, 2, 3].map(|revision| sees.peer(revision).is_some()).into();
             assert_eq!(goes, [false, false, true], "silences in the order {order:?}");
@@ -445,8 +565,8 @@ mod tests {
             let case = format!("{fate:?}");
             let mut learned = None;
             let done = Done { fates: vec![fate], watermark: Watermark::default() };
-            let answered = remote.read(Ok(done), orders, |watermark| learned = Some(watermark));
-            let fate = match answered.expect("an answer").remove(0) {
+            let mut answered = remote.read(Ok(done), orders, |watermark| learned = Some(watermark));
+            let fate = match answered.remove(0) {
                 Ok(_) => "final",
                 Err(Missing::NotDone) => "not done",
                 Err(Missing::Unknown(_)) => "unknown",
@@ -477,7 +597,7 @@ mod tests {
                 for _ in 0..refuses {
                     if let Some(remote) = sees.peer(revision) {
                         let refused = Err(SendError::NotDone(NotDone::NotTheHolder));
-                        assert!(remote.read(refused, &waiting(), drop).is_ok());
+                        assert!(remote.read(refused, &waiting(), drop)[0].is_err());
                     }
                     has_asked |= sees.asks();
                     tokio::time::advance(STEP).await;
@@ -485,7 +605,8 @@ mod tests {
                 for _ in 0..nobody {
                     sees.shown.send_replace(None);
                     let mut holder = sees.shown.subscribe();
-                    assert!(sees.forwarding.remote(Some(ClusterId(1)), &mut holder, true).is_err());
+                    let none = sees.forwarding.remote(&mut holder, true, &sees.metrics);
+                    assert!(none.is_err());
                     has_asked |= sees.asks();
                     tokio::time::advance(STEP).await;
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{
-    BackendErrorKind, ClusterId, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
+    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -56,8 +56,6 @@ pub struct EtcdLock {
     pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
     /// Of the items for which the store failed the latest attempt here.
     troubles: Arc<parking_lot::Mutex<HashMap<Item, Trouble>>>,
-    /// That of the latest session.
-    cluster: Arc<parking_lot::Mutex<Option<ClusterId>>>,
 }
 
 /// What an instance does about a store that does not answer it, and may answer others.
@@ -72,22 +70,13 @@ struct Trouble {
 impl EtcdLock {
     /// A guard that takes the lock in these sessions.
     pub fn new(context: &Arc<SaleContext>, sessions: SessionKeeper) -> Self {
-        let (queues, troubles, cluster) = Default::default();
-        Self { context: Arc::clone(context), sessions, queues, troubles, cluster }
-    }
-
-    /// The cluster that numbers the tokens; `None` before the first session.
-    pub(super) fn cluster(&self) -> Option<ClusterId> {
-        let latest = &mut *self.cluster.lock();
-        if let Some(session) = self.sessions.current() {
-            *latest = Some(session.lease().cluster);
-        }
-        *latest
+        let (queues, troubles) = Default::default();
+        Self { context: Arc::clone(context), sessions, queues, troubles }
     }
 
     /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
     /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
-    fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
+    pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(&order.item) {
             return queue.push(order);
@@ -95,9 +84,7 @@ impl EtcdLock {
         let SaleOptions { queue_length, wait_timeout, .. } = self.context.options;
         let queue = Arc::new(OrderQueue::new(order.item.clone(), queue_length, wait_timeout));
         queues.insert(order.item.clone(), Arc::clone(&queue));
-        let forwarding = self.context.options.peers.as_ref().map(Forwarding::new);
-        let combiner = Combiner { lock: self.clone(), queue: Arc::clone(&queue), forwarding };
-        spawn(self.context.tasks.track_future(combiner.run()));
+        spawn(self.context.tasks.track_future(Combiner::new(self, &queue).run()));
         queue.push(order)
     }
 

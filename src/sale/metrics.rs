@@ -39,9 +39,50 @@ impl Fates {
         ["final", "not-done", "unknown"].into_iter().zip(self.0.iter().map(Counter::get))
     }
 
-    pub(super) fn add(&self, more: [usize; 3]) {
-        for (counter, more) in self.0.iter().zip(more) {
-            counter.add(u64::try_from(more).unwrap_or(u64::MAX));
+    pub(super) fn note(&self, known: Known) {
+        self.0[known as usize].add(1);
+    }
+}
+
+/// What is known of an order that went to another instance.
+#[derive(Clone, Copy)]
+pub(super) enum Known {
+    Final,
+    NotDone,
+    Unknown,
+}
+
+/// Batches on their way, each by its beginning.
+#[derive(Debug, Default)]
+pub struct OnTheirWay(Mutex<Vec<Instant>>);
+
+impl OnTheirWay {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// For how long the oldest one has been on its way; zero without one.
+    pub fn oldest(&self) -> Duration {
+        self.0.lock().iter().min().map(Instant::elapsed).unwrap_or_default()
+    }
+
+    /// One is on its way until the returned value is dropped.
+    pub(super) fn begins(&self) -> OnItsWay<'_> {
+        let began_at = Instant::now();
+        self.0.lock().push(began_at);
+        OnItsWay(self, began_at)
+    }
+}
+
+/// A batch on its way.
+pub(super) struct OnItsWay<'a>(&'a OnTheirWay, Instant);
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0.0.lock();
+        if let Some(place) = all.iter().position(|began_at| *began_at == self.1) {
+            all.swap_remove(place);
         }
     }
 }
@@ -186,7 +227,9 @@ pub struct Metrics {
     /// Orders that others have sent to this instance as the holder.
     pub received: Fates,
     /// Batches on their way to the holder.
-    pub forwarding: AtomicU64,
+    pub forwarding: OnTheirWay,
+    /// Turns that were asked for because orders could not go to the holder.
+    pub turns_asked: Counter,
     /// Waits for a grant.
     pub lock_wait: Histogram,
     /// Durations of the tenures that ended.
@@ -209,12 +252,6 @@ impl Metrics {
     /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
         OrderCount { metrics: self, outcome: ABANDONED, began_at: Instant::now() }
-    }
-
-    /// A batch goes to the holder, until the returned value is dropped.
-    pub(super) fn forwards(&self) -> Forwards<'_> {
-        self.forwarding.fetch_add(1, Ordering::Relaxed);
-        Forwards(self)
     }
 
     /// A batch of so many orders has ended.
@@ -281,15 +318,6 @@ impl Drop for OrderCount<'_> {
         if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
             self.metrics.orders[index].note(self.began_at.elapsed());
         }
-    }
-}
-
-/// A batch on its way to the holder.
-pub(super) struct Forwards<'a>(&'a Metrics);
-
-impl Drop for Forwards<'_> {
-    fn drop(&mut self) {
-        self.0.forwarding.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -203,12 +203,11 @@ impl Sale {
     pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
         let is_known = self.context.reads.is_known(item);
         let watched = is_known.then(|| self.queue_snapshot(item)).flatten()?;
-        let session =
-            self.session().filter(|session| watched.is_current && session.is_answered())?;
+        self.session().filter(|session| watched.is_current && session.is_answered())?;
         let entry = |claim: ObservedClaim| {
             let mut entry =
                 QueueEntry::new(claim.lease, String::from_utf8_lossy(&claim.key).into_owned());
-            entry.token = Some(Token::new(session.lease().cluster, claim.revision));
+            entry.token = Some(claim.token());
             entry.label = claim.label.as_deref().map(str::to_owned);
             entry.note = claim.note.as_deref().map(str::to_owned);
             entry.is_standby = claim.is_standby;

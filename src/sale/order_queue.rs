@@ -722,19 +722,23 @@ mod tests {
     }
 
     /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not sent gets the error.
-    /// An order whose time ended while its batch ran goes into no other batch.
+    /// An order whose time ended while its batch ran goes into no other batch, nor does one whose queue did.
     #[tokio::test(start_paused = true)]
     async fn unknown_outweighs_every_later_error() {
         let time = Duration::from_secs(1);
-        for ends_in_its_batch in [false, true] {
+        for ends in ["waiting", "in its batch", "in its batch, with the queue"] {
             let queue = OrderQueue::new(Item::DEFAULT, 2, time);
             let answers = ["sent", "not-sent"].map(|id| queue.push(order(id)).expect("room"));
             let mut batch = queue.take(2, &tenure(1));
             let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
             let token = Token::new(ClusterId(1), 1);
             batch[0].sent = Sent::Unknown { first: token, last: token, error };
-            if ends_in_its_batch {
-                sleep(time).await;
+            if ends != "waiting" {
+                if ends == "in its batch" {
+                    sleep(time).await;
+                } else {
+                    queue.close();
+                }
                 for (waiting, answer) in settle(&queue, batch, || Fate::Again) {
                     waiting.answer(answer);
                 }

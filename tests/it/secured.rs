@@ -12,15 +12,18 @@ use flash_sale::inventory::{
     OrderId, RedisAccess, Replaces, Replicas, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
+use hyper::Method;
 use tempfile::NamedTempFile;
 use testkit::ports::address_in;
+use testkit::probe;
 use testkit::redis::{RIGHTS, USER};
+use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{eventually, within};
 use testkit::{
     AuthTokens, Certificates, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions,
 };
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::program::{program, run};
 use crate::support::store::{PATIENT, open, order};
@@ -349,4 +352,83 @@ fn access_of(redis: &PrivateRedis) -> RedisAccess {
     let identity = servers.redis_cert.zip(servers.redis_key);
     let address = SecretSource::File(servers.redis_file.unwrap());
     RedisAccess { address, ca: servers.redis_ca, identity }
+}
+
+/// An instance of a sale, and what it writes.
+struct Peer {
+    port: u16,
+    log: NamedTempFile,
+    _running: Child,
+}
+
+impl Peer {
+    /// Starts it, with these flags for its peers.
+    async fn start(servers: &[String], peers: &[&str]) -> Self {
+        let log = NamedTempFile::new().unwrap();
+        let mut serve = serve(servers);
+        serve.args(["--peer-listen", "127.0.0.1:0"]).args(peers);
+        let _running = serve.stderr(log.reopen().unwrap()).spawn().unwrap();
+        let port = address_in(log.path()).await.port();
+        Self { port, log, _running }
+    }
+
+    /// Orders a unit, and returns the answer.
+    async fn order(&self) -> String {
+        let (status, answer) =
+            probe::http(Method::POST, self.port, "/stock/reduce", "").await.unwrap();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    fn says(&self, what: &str) -> bool {
+        std::fs::read_to_string(self.log.path()).unwrap().contains(what)
+    }
+}
+
+/// Goal: instances send each other orders over mutual TLS. One whose certificate another authority has signed, and one that has
+/// none, are refused, which the logs say; they take turns, and no order fails. A file that cannot be used is named at the start.
+#[tokio::test]
+async fn peers_over_mutual_tls() {
+    let (etcd, redis, lock) = (shared_endpoint().await, fresh_database().await, fresh_lock_name());
+    let inventory = open(redis.as_str(), PATIENT).await.unwrap();
+    inventory.start(&Item::DEFAULT, None, 10_000).await.unwrap();
+    let servers = ["--etcd", &etcd, "--redis", &redis, "--lock-name", &lock].map(str::to_owned);
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [ours, foreign] = dirs.each_ref().map(|dir| Certificates::create_in(dir.path()).unwrap());
+    let flags = |of: &Certificates| {
+        let (cert, key) = of.client();
+        let files = [("--peer-tls-cert", cert), ("--peer-tls-key", key), ("--peer-ca", ours.ca())];
+        files.map(|(flag, file)| [flag.to_owned(), file.display().to_string()]).concat()
+    };
+    let right = flags(&ours);
+    let right: Vec<_> = right.iter().map(String::as_str).collect();
+    let [a, b] = [Peer::start(&servers, &right).await, Peer::start(&servers, &right).await];
+    a.order().await;
+    eventually("it sends its orders", async || b.order().await.contains("\"holder\"")).await;
+    // to the end: one that is killed may keep the lock for its TTL
+    let mut others = Vec::new();
+    for (peers, refused) in
+        [(flags(&foreign), "refuses the certificate of this instance"), (Vec::new(), "")]
+    {
+        let peers: Vec<_> = peers.iter().map(String::as_str).collect();
+        let other = Peer::start(&servers, &peers).await;
+        eventually("it says why", async || {
+            let is_alone = !other.order().await.contains("\"holder\"");
+            b.order().await;
+            assert!(is_alone, "nobody lets it in");
+            let said = ["the holder cannot be reached", "the holder did not answer"];
+            said.iter().any(|said| other.says(said)) && other.says(refused)
+        })
+        .await;
+        others.push(other);
+    }
+    assert!([&a, &b].iter().any(|peer| peer.says("a connection without the peers' TLS: refused")));
+
+    let unusable = dirs[0].path().join("none.pem");
+    let unusable = unusable.to_str().unwrap();
+    let flags = [&right[..4], &["--peer-ca", unusable, "--peer-listen", "127.0.0.1:0"]].concat();
+    let flags: Vec<_> =
+        servers.iter().map(String::as_str).chain(flags).map(str::to_owned).collect();
+    let said = refusal(&flags).await;
+    assert!(said.contains(unusable), "{said}");
 }

@@ -173,6 +173,8 @@ pub struct ObservedClaim {
     pub key: Arc<[u8]>,
     /// Its place: the revision of its token, once granted.
     pub revision: i64,
+    /// The cluster that numbers it.
+    pub cluster: ClusterId,
     /// The lease that it hangs on.
     pub lease: i64,
     /// Who made it, if this library did.
@@ -188,11 +190,12 @@ pub struct ObservedClaim {
 }
 
 impl ObservedClaim {
-    /// A claim that was made now, at this place.
-    pub fn of(claim: &Claim, revision: i64) -> Self {
+    /// A claim that was made now, with the token that it has once granted.
+    pub fn of(claim: &Claim, token: Token) -> Self {
         Self {
             key: claim.key().as_bytes().into(),
-            revision,
+            revision: token.revision(),
+            cluster: token.cluster(),
             lease: claim.lease,
             label: Some(Arc::clone(&claim.label)),
             made_at: Some(SystemTime::now()),
@@ -200,5 +203,10 @@ impl ObservedClaim {
             note: claim.standby.clone(),
             is_standby: claim.standby.is_some(),
         }
+    }
+
+    /// Its token, once granted.
+    pub fn token(&self) -> Token {
+        Token::new(self.cluster, self.revision)
     }
 }

@@ -135,7 +135,7 @@ impl State {
         let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
         if !queue.values().any(|(known, _)| known == claim) {
             self.revision += 1;
-            let observed = ObservedClaim::of(claim, self.revision);
+            let observed = ObservedClaim::of(claim, Token::new(CLUSTER, self.revision));
             queue.insert(self.revision, (claim.clone(), observed));
         }
         let ticket = self.waiters.expect(claim);

@@ -237,7 +237,9 @@ mod tests {
                 (Waiters::default(), Answer::new(ClaimStatus::Waiting, Duration::ZERO));
             let ticket = waiters.expect(&claim);
             let refuse = async || {
-                before.into_iter().for_each(|status| waiters.note(&claim, status));
+                if let Some(status) = before {
+                    waiters.note(&claim, status);
+                }
                 Err(BackendError::permanent("a failure"))
             };
             waiters.watch(&claim, waiting, refuse).await;

@@ -57,6 +57,8 @@ pub struct Instance {
     pub redis_proxy: Option<Proxy>,
     /// Between the clients and the instance.
     pub client_proxy: Option<Proxy>,
+    /// Of the address at which other instances reach it.
+    pub peer_proxy: Option<Proxy>,
     args: Vec<String>,
 }
 
@@ -89,6 +91,8 @@ pub enum Proxied {
     Servers,
     /// Those of its clients.
     Clients,
+    /// Those of other instances, which send their orders to the holder.
+    Peers,
 }
 
 impl Proxied {
@@ -138,11 +142,18 @@ impl Cluster {
         for member in self.etcd.iter().filter(|_| spec.proxied.has_etcd()) {
             etcd_proxies.push(Proxy::to(member.port()).await.context(NO_PROXY)?);
         }
-        let (mut redis_proxy, mut client_proxy) = (None, None);
+        let (mut redis_proxy, mut client_proxy, mut peer_proxy) = (None, None, None);
+        let mut peer_flags = Vec::new();
         if spec.proxied.has_redis() {
             redis_proxy = Some(Proxy::to(self.redis.port()).await.context(NO_PROXY)?);
         } else if spec.proxied == Proxied::Clients {
             client_proxy = Some(Proxy::to(port).await.context(NO_PROXY)?);
+        } else if spec.proxied == Proxied::Peers {
+            let [door] = ports::free_ports().context("no port is free")?;
+            let proxy = Proxy::to(door).await.context(NO_PROXY)?;
+            peer_flags.push(format!("--peer-listen=127.0.0.1:{door}"));
+            peer_flags.push(format!("--peer-address=127.0.0.1:{}", proxy.port()));
+            peer_proxy = Some(proxy);
         }
         let mut endpoints: Vec<_> = self.etcd.iter().map(PrivateEtcd::endpoint).collect();
         if spec.proxied.has_etcd() {
@@ -172,6 +183,7 @@ impl Cluster {
             args.extend(member.flags());
         }
         args.extend(redis);
+        args.extend(peer_flags);
         args.extend_from_slice(spec.flags);
         self.instances.push(Instance {
             name,
@@ -180,6 +192,7 @@ impl Cluster {
             etcd_proxies,
             redis_proxy,
             client_proxy,
+            peer_proxy,
             args,
         });
         Ok(())

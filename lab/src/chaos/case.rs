@@ -20,8 +20,17 @@ pub(super) const TTL: Duration = Duration::from_secs(2);
 /// [`TTL`] as a flag.
 pub(super) const TTL_FLAG: &str = "2s";
 
-/// Flags of instances that send their orders to the holder.
-pub(super) const PEERS: &[&str] = &["--peer-listen=127.0.0.1:0"];
+/// Which instances send their orders to the one that holds the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Peers {
+    #[default]
+    None,
+    All,
+    /// All but the first two, which take turns.
+    AllButTwo,
+    /// All, but the last one has another token than the others.
+    OneRefused,
+}
 
 /// The time before the first fault.
 pub(super) const FIRST_CALM: Duration = Duration::from_secs(1);
@@ -35,6 +44,9 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// A stock that is sold out a second after the sale's start, and again each time units have come back: only a fifth of the orders
 /// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
+
+/// The same for four instances and more, which sell less each on a machine with few cores.
+pub(super) const SMALL_STOCK: u64 = STOCK / 4;
 
 /// Buyers who give back, at once or by the end of their hold, and others who do not wait for that: the sale keeps selling and
 /// refusing, so that a fault can hit both.
@@ -108,6 +120,7 @@ pub(super) struct Case {
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
+    pub(super) peers: Peers,
     /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     /// The safeguards that the instances lack, separated by commas.

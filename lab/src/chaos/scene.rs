@@ -16,16 +16,20 @@ use testkit::{
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, PEERS, TTL_FLAG};
+use super::case::{Case, FIRST_CALM, LAST_CALM, LONGEST_CALM, Peers, TTL_FLAG};
 use super::etcd::{self, OtherLocks};
 use super::run::Outcome;
-use testkit::cluster::{Cluster, Spec};
+use testkit::cluster::{Cluster, Proxied, Spec};
 
 /// How long to wait for a condition that the case needs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How soon an order that cannot be sold must be answered, on a busy machine.
 pub(super) const PROMPT: Duration = Duration::from_millis(1500);
+
+/// How often to look whether the holder has met a fault, before it is triggered anew.
+const LOOKS: u32 = 50;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long a batch may take from an instance to the fence.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
@@ -88,7 +92,7 @@ impl Scene {
     }
 
     async fn add(&mut self, index: usize) -> Result<()> {
-        let Case { fault_points, one_name, .. } = self.case;
+        let Case { fault_points, one_name, peers, instances, proxied, .. } = self.case;
         let point = |point: &&str| {
             format!("--fault-at={point}:{}", self.fault_file(index, point).display())
         };
@@ -96,13 +100,24 @@ impl Scene {
         flags.extend(fault_points.iter().map(point));
         flags.extend(self.case.without.map(|safeguards| format!("--without={safeguards}")));
         flags.extend(self.case.flags.iter().map(ToString::to_string));
+        if peers != Peers::None && !(peers == Peers::AllButTwo && index < 2) {
+            let is_last = index + 1 == instances;
+            let token = if peers == Peers::OneRefused && is_last { "other" } else { "one" };
+            let file = self.cluster.dir.path().join(format!("peer-token-{token}"));
+            std::fs::write(&file, token)?;
+            flags.push(format!("--peer-token-file={}", file.display()));
+            // behind a proxy, the address is chosen with it
+            if proxied != Proxied::Peers {
+                flags.push("--peer-listen=127.0.0.1:0".to_owned());
+            }
+        }
         let name = self.cluster.instances.first().filter(|_| one_name);
         let name = name.map(|first| first.name.clone());
         let spec = Spec {
             name: name.as_deref(),
-            instances: self.case.instances,
+            instances,
             flags: &flags,
-            proxied: self.case.proxied,
+            proxied,
             one_endpoint: self.case.one_endpoint,
         };
         self.cluster.add(spec).await
@@ -152,7 +167,10 @@ impl Scene {
 
     /// A random instance that will run batches: the holder, where the others send it theirs.
     pub(super) async fn pick_seller(&mut self) -> Result<usize> {
-        if self.case.flags == PEERS { Ok(self.holder(None).await?.0) } else { Ok(self.pick()) }
+        match self.case.peers {
+            Peers::None => Ok(self.pick()),
+            _ => Ok(self.holder(None).await?.0),
+        }
     }
 
     /// Records what all rounds together have done.
@@ -241,6 +259,32 @@ impl Scene {
     pub(super) async fn has_ended(&mut self, index: usize) -> Result<ExitStatus> {
         let ended = async { Ok(self.cluster.instances[index].child.wait().await?) };
         in_time("the instance has ended", PATIENCE, ended).await
+    }
+
+    /// Triggers this fault at an instance that runs batches, and waits until it happens. Returns the instance and its lease.
+    pub(super) async fn trigger_at_seller(&mut self, fault: &str) -> Result<(usize, i64)> {
+        if self.case.peers == Peers::None {
+            let index = self.pick();
+            // it has no claim between two tenures
+            let lease = self.until_queued(index).await?;
+            self.trigger(index, fault).await?;
+            return Ok((index, lease));
+        }
+        self.until("the holder meets the fault", async || {
+            let (index, lease) = self.holder(None).await?;
+            let file = self.fault_file(index, fault);
+            std::fs::write(&file, "")?;
+            // where the lock goes on meanwhile, another one runs the batches
+            for _ in 0..LOOKS {
+                if !file.exists() || self.holder(None).await? != (index, lease) {
+                    break;
+                }
+                sleep(LOOK_EVERY).await;
+            }
+            let is_met = std::fs::remove_file(&file).is_err();
+            Ok(is_met.then_some((index, lease)))
+        })
+        .await
     }
 
     /// Waits until `ask` returns an answer.

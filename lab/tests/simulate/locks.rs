@@ -155,7 +155,7 @@ impl State {
     }
 
     fn observed(&self, (ticket, claim): (i64, &Claim)) -> ObservedClaim {
-        let mut observed = ObservedClaim::of(claim, ticket);
+        let mut observed = ObservedClaim::of(claim, Token::new(CLUSTER, ticket));
         observed.is_standby = self.stands_by(ticket, claim);
         observed
     }

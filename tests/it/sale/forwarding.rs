@@ -1,18 +1,22 @@
 //! Orders that go to the holder of the lock: instances with peers, over a real etcd and a real Redis.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::Permission;
+use fenced_lock::{EtcdBackend, EtcdUser};
+use flash_sale::config;
 use flash_sale::inventory::{Accepted, Inventory, Item, NewSale, OrderId, Outcome, Replaces};
-use flash_sale::peers::{self, Doorkeeper, HttpLink, Peers};
+use flash_sale::peers::{self, Credentials, Doorkeeper, HttpLink, Peers};
 use flash_sale::sale::metrics::Fates;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use flash_sale::secret::{Secret, SecretSource};
 use futures_util::future::join_all;
-use testkit::Proxy;
 use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::{eventually, within};
+use testkit::{AuthTokens, EtcdOptions, LOCK_NAME, PrivateEtcd, Proxy};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +30,10 @@ use crate::support::store::{accepted, both, order};
 struct Servers {
     etcd: String,
     redis: String,
+    /// Where the instance of this name reaches it.
+    redis_of_a: String,
+    /// How long it may take.
+    patience: Duration,
     lock_name: String,
 }
 
@@ -47,26 +55,38 @@ impl Drop for Instance {
 impl Servers {
     async fn shared() -> Self {
         let (etcd, redis) = (shared_endpoint().await, fresh_database().await);
-        Self { etcd, redis, lock_name: fresh_lock_name() }
+        let (redis_of_a, patience) = (redis.clone(), Duration::from_secs(2));
+        Self { etcd, redis, redis_of_a, patience, lock_name: fresh_lock_name() }
     }
 
     /// An instance with peers that shows them this token.
     async fn start(&self, name: &'static str, token: &str) -> Instance {
+        self.start_with(name, token, backend(&self.etcd)).await
+    }
+
+    /// The same with this lock service.
+    async fn start_with(
+        &self,
+        name: &'static str,
+        token: &str,
+        locks: Arc<EtcdBackend>,
+    ) -> Instance {
         let token = Some(SecretSource::Text(Secret::from(token)));
+        let credentials = Credentials { token, tls: None };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Proxy::to(listener.local_addr().unwrap().port()).await.unwrap();
         let address = format!("127.0.0.1:{}", proxy.port());
-        let peers = Arc::new(Peers::new(&address, Arc::new(HttpLink::new(token.clone()))));
-        let sale = self.sale(name, Some(peers));
-        let (keeper, stop) =
-            (Doorkeeper { door: sale.door().unwrap(), token }, CancellationToken::new());
+        let peers = Arc::new(Peers::new(&address, Arc::new(HttpLink::new(credentials.clone()))));
+        let sale = self.sale(name, Some(peers), locks);
+        let keeper = Doorkeeper { door: sale.door().unwrap(), credentials };
+        let stop = CancellationToken::new();
         tokio::spawn(peers::serve(listener, keeper, stop.clone()));
         Instance { name, sale, proxy, stop }
     }
 
-    fn sale(&self, name: &str, peers: Option<Arc<Peers>>) -> Sale {
-        let inventory = Inventory::new(&self.redis, both(Duration::from_secs(2))).unwrap();
-        let locks = backend(&self.etcd);
+    fn sale(&self, name: &str, peers: Option<Arc<Peers>>, locks: Arc<EtcdBackend>) -> Sale {
+        let redis = if name == "a" { &self.redis_of_a } else { &self.redis };
+        let inventory = Inventory::new(redis.as_str(), both(self.patience)).unwrap();
         let options = SaleOptions {
             lock_name: self.lock_name.clone(),
             instance: name.into(),
@@ -212,7 +232,7 @@ async fn who_cannot_forward_takes_turns() {
         servers.start("b", "other"),
         servers.start("c", "one")
     );
-    let alone = servers.sale("d", None);
+    let alone = servers.sale("d", None, backend(&servers.etcd));
     a.proxy.refuse();
     a.sale.start(&Item::DEFAULT, 200).await.unwrap();
     let mut buyers = JoinSet::new();
@@ -229,14 +249,21 @@ async fn who_cannot_forward_takes_turns() {
     assert_eq!(final_orders(&b.sale.metrics().forwarded), 0, "nobody lets it in");
 }
 
-/// Goal: an instance whose orders another one carried out remembers them as its own: it notices when the store has lost them,
-/// and the holder is gone.
+/// Goal: an instance whose orders another one carried out remembers them as its own: when the store has lost them, and that
+/// holder is gone, the next holder notices with the first order that comes from there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_sent_an_order_remembers_it() {
     let servers = Servers::shared().await;
-    let [a, b] = selling(&servers, 1000).await;
-    let last = buy(&b.sale, "last").await;
+    let [a, b, c] = selling(&servers, 1000).await;
+    let label = async |place: usize| {
+        let queue = b.sale.queue(&Item::DEFAULT).await.unwrap();
+        queue.get(place).and_then(|claim| claim.label.clone())
+    };
+    let next = label(1).await.unwrap();
+    let [heir, other] = if next == b.name { [&b, &c] } else { [&c, &b] };
+    let last = buy(&other.sale, "last").await;
     a.sale.close().await;
+    eventually("the next one holds", async || label(0).await.as_ref() == Some(&next)).await;
     let mut raw = Raw::connect(&servers.redis).await;
     let (stock, lucky) = (last.remaining + 1, 1000 - last.remaining - 1);
     for command in [
@@ -246,22 +273,53 @@ async fn who_sent_an_order_remembers_it() {
     ] {
         let _: Value = raw.run(&command).await;
     }
-    let refused = b.sale.reduce(order("another", 1)).await.unwrap_err();
+    let before = final_orders(&heir.sale.metrics().received);
+    let refused = other.sale.reduce(order("another", 1)).await.unwrap_err();
     assert_eq!(refused.word(), "store-rolled-back", "{refused:?}");
+    assert_eq!(final_orders(&heir.sale.metrics().received), before + 1);
 }
 
-/// Goal: an instance that stops answers what it sent to the holder, and a holder that stops passes its orders on: no order fails.
+/// Goal: a holder that gets no answer from its store gives the lock up, though another one only stands by for it, and sends its
+/// orders there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_without_a_store_gives_way() {
+    let mut servers = Servers::shared().await;
+    let (_, address) = servers.redis.split_once("//").unwrap();
+    let (address, database) = address.split_once('/').unwrap();
+    let proxy = Proxy::to(address.parse::<SocketAddr>().unwrap().port()).await.unwrap();
+    servers.redis_of_a = format!("redis://127.0.0.1:{}/{database}", proxy.port());
+    servers.patience = Duration::from_millis(500);
+    let a = servers.start("a", "one").await;
+    a.sale.start(&Item::DEFAULT, 1000).await.unwrap();
+    let first = buy(&a.sale, "first").await;
+    let b = servers.start("b", "one").await;
+    eventually("it sells for both", async || {
+        let [of_b, of_a] = [&b, &a].map(async |it| buy(&it.sale, OrderId::random().as_str()).await);
+        let (of_b, of_a) = (of_b.await, of_a.await);
+        of_b.token == of_a.token && of_a.holder.is_none()
+    })
+    .await;
+    proxy.freeze();
+    let sold = within("another one sells", buy(&a.sale, "held")).await;
+    assert_eq!(sold.holder.as_deref(), Some(b.name));
+    assert!(sold.token > first.token);
+}
+
+/// Goal: an instance that stops answers what it sent to the holder, and a holder that stops passes its orders on, however many
+/// come: no order fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_loses_no_order() {
     let servers = Servers::shared().await;
     let [a, b, c] = selling(&servers, 100_000).await;
     let mut buyers = JoinSet::new();
+    let done = CancellationToken::new();
     for buyer in 0..30 {
         let sales = [&b, &c].map(|instance| instance.sale.clone());
+        let done = done.clone();
         buyers.spawn(async move {
             let (mut sold, mut stopped) = (0, false);
-            for number in 0..200 {
-                let id = format!("{buyer}-{number}");
+            while !done.is_cancelled() {
+                let id = format!("{buyer}-{sold}");
                 let sale = &sales[usize::from(stopped)];
                 match sale.reduce(order(&id, 1)).await {
                     Ok(Outcome::Reserved(_)) => sold += 1,
@@ -275,16 +333,51 @@ async fn a_stop_loses_no_order() {
     let so_far = ledger(&a.sale).await.len();
     eventually("the sale is under way", async || ledger(&a.sale).await.len() > so_far + 100).await;
     // the holder, and one that sends to it
-    tokio::join!(a.sale.close(), async {
-        eventually("another holds it", async || {
-            let queue = c.sale.queue(&Item::DEFAULT).await.unwrap();
-            queue.first().is_some_and(|claim| claim.label.as_deref() != Some(a.name))
-        })
-        .await;
-        b.sale.close().await;
-    });
+    within("the holder stops", a.sale.close()).await;
+    within("another one stops", b.sale.close()).await;
+    done.cancel();
     let sold: usize = within("all are answered", buyers.join_all()).await.into_iter().sum();
     let stock = c.sale.stock(&Item::DEFAULT).await.unwrap();
     assert!(stock.is_balanced());
     assert!(stock.lucky >= i64::try_from(sold).unwrap());
+}
+
+/// Goal: an instance to which the lock service refuses its claims for good sends its orders to the holder, and is refused only where
+/// no holder takes them. Method: its user in etcd may only look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_lock_sends_its_orders() {
+    let secured = Some(AuthTokens::Simple(300));
+    let etcd = PrivateEtcd::start(EtcdOptions { secured, ..EtcdOptions::default() }).await.unwrap();
+    let mut root = etcd.root().await.unwrap();
+    root.user_add("reader", "word", None).await.unwrap();
+    root.role_add("reader").await.unwrap();
+    root.user_grant_role("reader", "reader").await.unwrap();
+    let claims = Permission::read(format!("{LOCK_NAME}/")).with_prefix();
+    root.role_grant_permission("reader", claims).await.unwrap();
+    let flags = [vec!["--etcd".to_owned(), etcd.endpoint()], etcd.flags()].concat();
+    let locks = |user: Option<EtcdUser>| {
+        let mut options =
+            testkit::flags::parse::<config::Servers>(&flags).unwrap().etcd_options().unwrap();
+        options.user = user.or(options.user);
+        Arc::new(EtcdBackend::new(options).unwrap())
+    };
+    let servers = Servers { lock_name: LOCK_NAME.into(), ..Servers::shared().await };
+    let a = servers.start_with("a", "one", locks(None)).await;
+    let reader = EtcdUser::with_password_from("reader", || Ok("word".to_owned()));
+    let b = servers.start_with("b", "one", locks(Some(reader))).await;
+    a.sale.start(&Item::DEFAULT, 1000).await.unwrap();
+    let first = buy(&a.sale, "first").await;
+    // at first it does not see the queue yet
+    eventually("it sends", async || b.sale.reduce(order("a", 1)).await.is_ok()).await;
+    let buys = (0..20).map(async |buyer| {
+        for number in 0..20 {
+            let sold = buy(&b.sale, &format!("{buyer}-{number}")).await;
+            assert_eq!(sold.holder.as_deref(), Some("a"));
+        }
+    });
+    within("the holder takes all", join_all(buys)).await;
+    assert_eq!(buy(&a.sale, "last").await.token, first.token);
+    a.sale.close().await;
+    let refused = within("nobody takes it", b.sale.reduce(order("e", 1))).await.unwrap_err();
+    assert_eq!(refused.word(), "lock-refused", "{refused:?}");
 }

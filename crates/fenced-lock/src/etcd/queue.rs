@@ -202,6 +202,7 @@ mod tests {
         let claim = ObservedClaim {
             key: Key::clone(&key),
             revision,
+            cluster: ClusterId(1),
             lease: 1,
             label: Some("a".into()),
             // as for each claim that is read

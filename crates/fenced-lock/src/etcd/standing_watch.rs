@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use etcd_client::{
-    Compare, CompareOp, Event, EventType, GetOptions, KeyValue, Txn, TxnOp, WatchResponse,
+    Compare, CompareOp, Event, EventType, GetOptions, KeyValue, ResponseHeader, Txn, TxnOp,
+    WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -26,7 +27,7 @@ use super::watch_stream::WatchedStream;
 use crate::backoff::Backoff;
 use crate::chaos::Safeguard;
 use crate::watched::{Event as QueueEvent, Key};
-use crate::{BackendError, ObservedClaim};
+use crate::{BackendError, ClusterId, ObservedClaim};
 
 /// How often to look for queues that are not used, requests that are late, and queues that must be read again.
 const CLEAN_UP_EVERY: Duration = Duration::from_secs(1);
@@ -190,7 +191,9 @@ impl StandingWatch {
             tracing::debug!(%name, reason = response.cancel_reason(), "a watcher was cancelled");
             self.watch_again(name);
         } else if let Some(name) = stream.name_of(response.watch_id()) {
-            let events: Vec<_> = response.events().iter().filter_map(key_event).collect();
+            let cluster = cluster_of(response.header());
+            let event = |event| key_event(cluster, event);
+            let events: Vec<_> = response.events().iter().filter_map(event).collect();
             let made = events.iter().filter(|event| event.put.is_some());
             let made = made.map(|event| Arc::clone(&event.key)).collect();
             self.queues.with(&name, |queue| queue.apply(events));
@@ -239,7 +242,8 @@ async fn read(endpoints: Arc<Endpoints>, queues: Arc<Queues>, name: Arc<str>) ->
         match (listed, watcher) {
             (Ok(_), Watcher::Refused) => return true,
             (Ok((header, kvs)), _) => {
-                let listed: Vec<_> = kvs.iter().map(listed_key).collect();
+                let cluster = cluster_of(Some(&header));
+                let listed: Vec<_> = kvs.iter().map(|kv| listed_key(cluster, kv)).collect();
                 let load = |queue: &mut NameQueue| {
                     let is_loaded = queue.load(listed, header.revision(), latest);
                     // the watch may have shown more keys since the list was made
@@ -295,20 +299,25 @@ fn remove_orphans(
     }
 }
 
-fn key_event(event: &Event) -> Option<QueueEvent<ObservedClaim>> {
-    let put = listed_key(event.kv()?);
+fn cluster_of(header: Option<&ResponseHeader>) -> ClusterId {
+    ClusterId(header.map_or(0, ResponseHeader::cluster_id))
+}
+
+fn key_event(cluster: ClusterId, event: &Event) -> Option<QueueEvent<ObservedClaim>> {
+    let put = listed_key(cluster, event.kv()?);
     Some(match event.event_type() {
         EventType::Put => put,
         EventType::Delete => QueueEvent { put: None, ..put },
     })
 }
 
-fn listed_key(kv: &KeyValue) -> QueueEvent<ObservedClaim> {
+fn listed_key(cluster: ClusterId, kv: &KeyValue) -> QueueEvent<ObservedClaim> {
     let value = keys::parse_value(kv.value());
     let (key, revision, since) = (Key::from(kv.key()), kv.create_revision(), Instant::now());
     let claim = ObservedClaim {
         key: Arc::clone(&key),
         revision,
+        cluster,
         lease: kv.lease(),
         made_at: value.as_ref().and_then(|value| SystemTime::now().checked_sub(value.age)),
         since,

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, PEERS, TTL, WHOLE_FAULT};
+use crate::chaos::case::{Case, LEAVES_SOON, Peers, SMALL_STOCK, TTL, WHOLE_FAULT};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -101,21 +101,53 @@ pub(super) fn cases() -> Vec<Case> {
     };
 
     let fault = "the holder is paused for 3 TTL while three others send it their orders";
-    let peers_paused = Case { name: "peers-paused", fault, instances: 4, flags: PEERS, ..paused };
+    let peers_paused = Case {
+        name: "peers-paused",
+        fault,
+        instances: 4,
+        peers: Peers::All,
+        stock: SMALL_STOCK,
+        ..paused
+    };
+    let unfenced_peers = Case { proof: WHOLE_FAULT, ..peers_paused };
     let fault = "the holder is killed while three others send it their orders";
     // the holder keeps the lock: there is no grant and no release
     let peers_killed = Case {
         name: "peers-killed",
         fault,
         instances: 4,
-        flags: PEERS,
+        peers: Peers::All,
+        stock: SMALL_STOCK,
         fault_points: &KILLS[1..4],
         ..killed
+    };
+    let fault = "two of eight instances take turns with six that send their orders to the holder, which is killed";
+    let mixed = Case {
+        name: "peers-mixed",
+        fault,
+        instances: 8,
+        peers: Peers::AllButTwo,
+        rounds: 3,
+        ..peers_killed
+    };
+    let fault = "the holder is told to stop while three others send it their orders";
+    let peers_stopped = Case {
+        instances: 4,
+        peers: Peers::All,
+        stock: SMALL_STOCK,
+        round: Duration::from_secs(3),
+        rounds: 4,
+        // less than the TTL, because the instance releases the lock
+        goes_on_within: Duration::from_secs(1),
+        ..Case::new("peers-stopped", fault, &stop_holder)
     };
 
     vec![
         peers_paused,
+        unfenced_peers.without_holds().without_safeguard("fence", &["I1", "I2"]),
         peers_killed,
+        mixed,
+        peers_stopped,
         paused,
         five.without_holds().without_safeguard("fence", &["I1", "I2"]),
         killed,
@@ -133,16 +165,14 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
 async fn pause_holder(scene: &mut Scene) -> Result<()> {
-    let index = scene.pick_seller().await?;
     let before = scene.stale_batches().await?;
-    scene.trigger(index, "before-write:stop").await?;
+    let (index, lease) = scene.trigger_at_seller("before-write:stop").await?;
     let stopped = Instant::now();
     scene
         .until("the instance stands still", async || {
             Ok(scene.cluster.instances[index].child.is_paused().then_some(()))
         })
         .await?;
-    let (_, lease) = scene.holder(None).await?;
     scene.holder(Some(index)).await?;
     scene.lease_gone(lease).await?;
     sleep((3 * TTL).saturating_sub(stopped.elapsed())).await;
@@ -154,14 +184,24 @@ async fn pause_holder(scene: &mut Scene) -> Result<()> {
 async fn kill_holder(scene: &mut Scene) -> Result<()> {
     let points = scene.case.fault_points;
     let point = points[scene.turn(points.len())];
-    let index = scene.pick_seller().await?;
-    // it has no claim between two tenures
-    let lease = scene.until_queued(index).await?;
-    scene.trigger(index, point).await?;
+    let (index, lease) = scene.trigger_at_seller(point).await?;
     scene.has_ended(index).await?;
     scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
     scene.lease_gone(lease).await?;
+    scene.start_again(index).await
+}
+
+/// Stops the holder in order, which passes the lock on, and restarts it.
+async fn stop_holder(scene: &mut Scene) -> Result<()> {
+    let index = scene.pick_seller().await?;
+    scene.cluster.instances[index].child.signal(Signal::TERM)?;
+    let (next, _) = scene.holder(Some(index)).await?;
+    let status = scene.has_ended(index).await?;
+    if !status.success() {
+        scene.evidence.broken("drain", format!("the holder ended with {status}"));
+    }
+    scene.evidence.add("takeovers", u64::from(next != index));
     scene.start_again(index).await
 }
 

@@ -1,0 +1,160 @@
+//! Mutual TLS between peers, in a build with the feature `tls`.
+
+use std::path::PathBuf;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// What a connection runs over.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// What instances show each other. The files are read at each connection, so that they can change while the program runs.
+#[derive(Clone, Debug)]
+pub struct PeerTls {
+    /// The certificate of this instance, at its door and at those of others.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The certificate of the authority that signs those of all instances, and no others.
+    pub ca: PathBuf,
+}
+
+#[cfg(feature = "tls")]
+mod rustls_backed {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use rustls::crypto::{CryptoProvider, ring};
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    use tokio::net::TcpStream;
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::{Io, PeerTls};
+    use crate::sale::BoxError;
+
+    impl PeerTls {
+        /// Checks the files.
+        ///
+        /// # Errors
+        /// What cannot be used.
+        pub fn check(&self) -> Result<(), BoxError> {
+            self.server()?;
+            self.client().map(drop)
+        }
+
+        /// Lets a peer in.
+        pub(in super::super) async fn accept(
+            &self,
+            stream: TcpStream,
+        ) -> Result<Box<dyn Io>, BoxError> {
+            Ok(Box::new(TlsAcceptor::from(Arc::new(self.server()?)).accept(stream).await?))
+        }
+
+        /// Connects to the door at this address, and waits until it has let this instance in: with TLS 1.3 it sees the
+        /// certificate when the client is done. It speaks first then.
+        pub(in super::super) async fn connect(
+            &self,
+            address: &str,
+            stream: TcpStream,
+        ) -> Result<Box<dyn Io>, BoxError> {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = host.trim_matches(['[', ']']).to_owned().try_into()?;
+            let connector = TlsConnector::from(Arc::new(self.client()?));
+            let mut stream = BufReader::new(connector.connect(host, stream).await?);
+            let refused = match stream.fill_buf().await.map(<[u8]>::is_empty) {
+                Ok(false) => return Ok(Box::new(stream)),
+                Ok(true) => "it closed the connection".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            Err(format!("the door refuses the certificate of this instance: {refused}").into())
+        }
+
+        fn server(&self) -> Result<ServerConfig, BoxError> {
+            let (roots, chain, key) = self.read()?;
+            let peers = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+            let mut config = ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()?
+                .with_client_cert_verifier(peers.build()?)
+                .with_single_cert(chain, key)?;
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Ok(config)
+        }
+
+        fn client(&self) -> Result<ClientConfig, BoxError> {
+            let (roots, chain, key) = self.read()?;
+            let mut config = ClientConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()?
+                .with_root_certificates(roots)
+                .with_client_auth_cert(chain, key)?;
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Ok(config)
+        }
+
+        #[allow(clippy::type_complexity, reason = "three things of three files")]
+        fn read(
+            &self,
+        ) -> Result<(RootCertStore, Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), BoxError>
+        {
+            let unusable = |path: &Path, why: &dyn std::fmt::Display| -> BoxError {
+                format!("cannot use the file {}: {why}", path.display()).into()
+            };
+            let certificates = |path: &Path| {
+                let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+                let all: Vec<_> = all.map_err(|error| unusable(path, &error))?;
+                let is_empty = all.is_empty().then_some("it has no certificate in PEM");
+                is_empty.map_or(Ok(all), |why| Err(unusable(path, &why)))
+            };
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(&self.ca)? {
+                roots.add(certificate).map_err(|error| unusable(&self.ca, &error))?;
+            }
+            let key = PrivateKeyDer::from_pem_file(&self.key);
+            Ok((
+                roots,
+                certificates(&self.cert)?,
+                key.map_err(|error| unusable(&self.key, &error))?,
+            ))
+        }
+    }
+
+    fn provider() -> Arc<CryptoProvider> {
+        Arc::new(ring::default_provider())
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+mod without {
+    use tokio::net::TcpStream;
+
+    use super::{Io, PeerTls};
+    use crate::sale::BoxError;
+
+    const NONE: &str = "this program was built without TLS";
+
+    impl PeerTls {
+        /// Checks the files.
+        ///
+        /// # Errors
+        /// This build has no TLS.
+        pub fn check(&self) -> Result<(), BoxError> {
+            Err(NONE.into())
+        }
+
+        pub(in super::super) async fn accept(&self, _: TcpStream) -> Result<Box<dyn Io>, BoxError> {
+            Err(NONE.into())
+        }
+
+        pub(in super::super) async fn connect(
+            &self,
+            _: &str,
+            _: TcpStream,
+        ) -> Result<Box<dyn Io>, BoxError> {
+            Err(NONE.into())
+        }
+    }
+}
