@@ -109,13 +109,11 @@ deny: ## check the licences and sources of all dependencies
 	  { echo "building cargo-deny, once: a minute or two" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-deny@0.20.2; }
 	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --locked check --allow duplicate licenses bans sources
 
-# With every feature but `zookeeper-tls`, which builds a second cryptography library.
 BASE ?= HEAD
-semver: ## compare the lock's interface with that of an earlier revision: make semver BASE=main (builds its tool once)
+semver: setup ## compare the lock's interface with an earlier revision's: make semver BASE=main (builds its tool once)
 	@command -v cargo-semver-checks >/dev/null || [ -x $(TOOLS)/bin/cargo-semver-checks ] || \
 	  { echo "building cargo-semver-checks, once: some minutes" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-semver-checks@0.51.0; }
-	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) semver-checks --package fenced-lock --baseline-rev $(BASE) --only-explicit-features \
-	  --features etcd-tls,file,metrics,postgres-tls,redis-tls,serde,zookeeper
+	@PATH="$(TOOLS)/bin:$$PATH" $(CARGO) semver-checks --package fenced-lock --baseline-rev $(BASE)
 
 bench: setup ## compare the guards of a sale; tables in target/bench (about half an hour)
 	@exec $(LAB) -- bench $(ARGS)
