@@ -27,8 +27,9 @@ end
 -- The units that are held; false if the count is not of the present ledger. The next batch counts them.
 local function held_units(open_holds, length)
   if open_holds == 0 then return 0 end
-  local units, counted_to = counted(redis.pcall('HGET', BUYERS, HELD))
-  return counted_to == length and units
+  local count = redis.pcall('HGET', BUYERS, HELD)
+  local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
+  return tonumber(counted_to) == length and units
 end
 
 -- A stock set by hand has no `lucky` and `initial` before its first batch.
@@ -63,10 +64,12 @@ end
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
   local hold, held = terms.hold_seconds, false
-  local is_due = hold and #due(1) > 0
+  local first = hold and redis.call('ZRANGEBYSCORE', HOLDS, '-inf', 'inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  -- the hold of a damaged order never ends
+  local ends_in = first and math.min((tonumber(first) or math.huge) - now(), hold * 1000000)
+  local is_due = first and ends_in <= 0
   -- where holds are due, a batch says what is held
-  local ends_in = hold and not is_due and first_end()
-  if ends_in then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
+  if first and not is_due then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
   local records, fields = redis.call('HMGET', ORDERS, unpack(keys)), {}
   for i, key in ipairs(keys) do
     if records[i] then fields[#fields + 1], fields[#fields + 2] = key, '\n' .. key end

@@ -236,7 +236,9 @@ local known = redis.call('HMGET', ORDERS, unpack(keys))
 -- units: the units of each user; false if the number is damaged
 local changes, due_keys, due_records, due_changes, units = {}, {}, {}, {}, {}
 if ended > 0 then changes = redis.call('HMGET', CHANGES, unpack(keys)) end
-if open_holds > 0 then due_keys = due(MOST_DUE) end
+if open_holds > 0 then
+  due_keys = redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(now()), 'LIMIT', 0, MOST_DUE)
+end
 if #due_keys > 0 then
   due_records = redis.call('HMGET', ORDERS, unpack(due_keys))
   due_changes = redis.call('HMGET', CHANGES, unpack(due_keys))
@@ -261,7 +263,8 @@ if operation == 'probe' then return done({stock, lucky, open_holds}) end
 -- version are counted now, as far as that is not too much for one batch.
 local held_before, counted_to = 0, position
 if hold and open_holds > 0 then
-  held_before, counted_to = counted(count_then)
+  local units_then, length_then = string.match(count_then, COUNT)
+  held_before, counted_to = tonumber(units_then) or 0, tonumber(length_then) or 0
   if counted_to > position then held_before, counted_to = 0, 0 end
 end
 if counted_to < position then
@@ -296,7 +299,7 @@ end
 local answers = {}
 local accepted, changed, back = {}, {}, {}  -- by key, for an order that occurs twice in a batch
 local added, fields = {}, {}      -- keys and changes in the order of acceptance; keys with their records
-local held, freed, delayed, new_changes, new_units = {}, {}, {}, {}, {}
+local held, freed, delayed, new_changes, new_units, of_users = {}, {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
 local confirmed = 0               -- units that this batch confirmed, less those that it took back
 -- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has more entries than that.
@@ -335,12 +338,6 @@ local function change(kind, key, quantity, user, writer)
   return entry
 end
 
--- The entry of an order that was returned, or false.
-local function returned(key)
-  if back[key] == nil then back[key] = ended > 0 and redis.call('HGET', CHANGES, '\n' .. key) end
-  return back[key]
-end
-
 for i, key in ipairs(due_keys) do
   local record = due_records[i]
   local quantity, hold_end, user = fields_of(record or '')
@@ -367,7 +364,8 @@ local function answer_known(key, word, user, writer, record, final)
   local kind = final and kind_of(final)
   local over = final and kind ~= 'confirmed' and 'over\t' .. (kind == 'expired' and hold_end or '') .. '\t' .. final
   local is_held = not final and hold_end ~= ''
-  local came_back = not over and not is_held and returned(key)
+  local came_back = not over and not is_held
+    and (back[key] or ended > 0 and redis.call('HGET', CHANGES, '\n' .. key))
   if came_back then over = 'over\t\t' .. came_back end
   if word ~= 'confirm' and word ~= 'cancel' and word ~= 'return' then
     -- the first answer again, unless the id was used for another order
@@ -398,7 +396,12 @@ local held_details
 local function too_few(number)
   local answer = 'sold-out\t' .. decimal(stock)
   if not hold or is_counted and number > stock + held_before + sold - confirmed then return answer end
-  held_details = held_details or '\tw' .. decimal(first_end() or hold * 1000000) .. '\th' .. hold
+  if not held_details then
+    -- the hold of a damaged order never ends
+    local first = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), 'inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local ends_in = math.min((tonumber(first or '') or math.huge) - now(), hold * 1000000)
+    held_details = '\tw' .. decimal(ends_in) .. '\th' .. hold
+  end
   return answer .. held_details
 end
 
@@ -462,7 +465,6 @@ if #new_changes > 0 then redis.call('HSET', CHANGES, unpack(new_changes)) end
 if #held > 0 then redis.call('ZADD', HOLDS, unpack(held)) end
 if #delayed > 0 then redis.call('ZADD', HOLDS, unpack(delayed)) end
 if #freed > 0 then redis.call('ZREM', HOLDS, unpack(freed)) end
-local of_users = {}
 for user, number in pairs(new_units) do push(of_users, user, string.format('%d', number)) end
 if hold and recorded + count > 0 then
   local held_now = held_before

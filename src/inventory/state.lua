@@ -254,25 +254,7 @@ local function ledger_of(id)
   return how == 'accepted' and id .. '~' .. decimal(at) or id
 end
 
--- Up to `most` orders whose holds are over.
-local function due(most)
-  return redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(now()), 'LIMIT', 0, most)
-end
-
 -- The field of `buyers` with the count of the held units. The last version reads the fields of users alone. It adds entries to
 -- the ledger without counting: then the ledger is longer than the count says.
 local HELD = '\theld'
-
--- The counted units and the length of the ledger for which they were counted, from the field's text; without a count 0 and 0.
-local function counted(text)
-  local units, length = string.match(type(text) == 'string' and text or '', '^(%d+) (%d+)$')
-  return tonumber(units) or 0, tonumber(length) or 0
-end
-
--- The time until the first open hold ends, in microseconds (0 if its record is damaged); nil if no hold is open.
-local function first_end()
-  local key = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), 'inf', 'LIMIT', 0, 1)[1]
-  if not key then return end
-  local _, hold_end = fields_of(redis.call('HGET', ORDERS, key) or '')
-  return math.max(0, (tonumber(hold_end or '') or 0) - now())
-end
+local COUNT = '^(%d+) (%d+)$'

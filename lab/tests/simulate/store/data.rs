@@ -281,8 +281,10 @@ impl Data {
                 })?)
             }
             (b"ZCARD", [key]) => Reply::count(self.read(key)?.map_or(0, Scores::len)),
-            (b"ZRANGEBYSCORE", [key, least, most, limit, skip, take])
-                if limit.eq_ignore_ascii_case(b"LIMIT") =>
+            (b"ZRANGEBYSCORE", [key, least, most, with @ .., limit, skip, take])
+                if limit.eq_ignore_ascii_case(b"LIMIT")
+                    && matches!(with, [] | [_])
+                    && with.iter().all(|word| word.eq_ignore_ascii_case(b"WITHSCORES")) =>
             {
                 let no_float = || Reply::error("ERR min or max is not a float");
                 let [least, most] = [float(least), float(most)];
@@ -294,7 +296,12 @@ impl Data {
                 members.sort_by(|a, b| a.1.total_cmp(b.1));
                 let skip = usize::try_from(skip).unwrap_or(usize::MAX);
                 let take = usize::try_from(take).unwrap_or(usize::MAX);
-                Reply::texts(members.into_iter().map(|(member, _)| member).skip(skip).take(take))
+                let found = members.into_iter().skip(skip).take(take);
+                let found = found.flat_map(|(member, score)| {
+                    let score = with.iter().map(|_| score.to_string().into_bytes());
+                    std::iter::once(member.clone()).chain(score)
+                });
+                Reply::List(found.map(Reply::text).collect())
             }
             _ if is_known(name) => Err(Reply::error(format!(
                 "ERR wrong number of arguments for '{}' command",
