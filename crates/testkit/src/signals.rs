@@ -1,6 +1,7 @@
 //! Signals to a program.
 
 use std::io;
+use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::future::select_all;
@@ -51,6 +52,7 @@ pub fn stop_for(time: Duration) {
     let seconds = time.as_millis().div_ceil(1000);
     let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
     let mut alarm = Command::new("/bin/sh");
+    alarm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Ctrl-C in the terminal must not end it
     match alarm.args(["-c", &script]).process_group(0).spawn() {
         Ok(_) => stop(),

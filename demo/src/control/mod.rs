@@ -194,11 +194,16 @@ impl Control {
         self.instances().into_iter().filter(|instance| instance.is_up).collect()
     }
 
-    /// The last status of an instance, if possible of one that is up.
-    fn status(&self) -> Option<Status> {
+    /// All instances, first those that are up.
+    fn up_first(&self) -> Vec<Instance> {
         let mut all = self.instances();
         all.sort_by_key(|instance| !instance.is_up);
-        all.into_iter().find_map(|instance| instance.status)
+        all
+    }
+
+    /// The last status of an instance, if possible of one that is up.
+    fn status(&self) -> Option<Status> {
+        self.up_first().into_iter().find_map(|instance| instance.status)
     }
 
     /// The number of batches that the fence refused, at all instances.

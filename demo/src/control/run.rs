@@ -214,8 +214,9 @@ impl Control {
         method: Method,
         body: Option<Value>,
     ) -> Result<Option<u64>, Problem> {
-        let mut up = self.up().into_iter();
-        let safe = up.find(|one| victim.is_none_or(|victim| victim.name != one.name));
+        // one that is busy may have missed a question, and does this all the same
+        let mut all = self.up_first().into_iter();
+        let safe = all.find(|one| victim.is_none_or(|victim| victim.name != one.name));
         let safe = safe.ok_or_else(nobody_answers)?;
         let stock: Value = safe.ask(method, "/stock", body).await?;
         Ok(stock["sale"].as_u64())
