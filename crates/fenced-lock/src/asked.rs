@@ -20,7 +20,7 @@
 //! use fenced_lock::asked::{Answer, Answered, Asked, AskedBackend, Waiters};
 //! use fenced_lock::{
 //!     Claim, ClaimStatus, ClusterId, Lease, LockError, Order, Promises, PutMode, QueueEntry, Released,
-//!     Session, SessionOptions, Token, async_trait,
+//!     SessionKeeper, SessionOptions, Token, async_trait,
 //! };
 //!
 //! const CLUSTER: ClusterId = ClusterId(7);
@@ -118,11 +118,10 @@
 //! # async fn main() -> Result<(), LockError> {
 //! let backend = AskedBackend::start("example", |_runtime, _this| Service::default())?;
 //! let options = SessionOptions::new(Duration::from_secs(10));
-//! let session = Session::open(Arc::new(backend), options).await?;
-//! let mutex = session.mutex("stock-lock")?;
-//! let guard = mutex.lock().await?;
+//! let locks = SessionKeeper::start(Arc::new(backend), options);
+//! let guard = locks.lock("stock-lock").await?;
 //! let token = guard.token();
-//! let (unlocked, next) = tokio::join!(guard.unlock(), mutex.lock());
+//! let (unlocked, next) = tokio::join!(guard.unlock(), locks.lock("stock-lock"));
 //! unlocked?;
 //! assert!(next?.token() > token);
 //! # Ok(())
