@@ -295,7 +295,7 @@ mod tests {
         let deaf = tokio::spawn(async move { send(&deaf, &way).await });
         assert!(within("it comes", count.wait_for(|count| *count == (1, 0))).await.is_ok());
         proxy.silence();
-        for _ in 0..2 * STRANGER.as_secs() + 1 {
+        for _ in 0..=2 * STRANGER.as_secs() {
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(500)).await;
             tokio::time::resume();

@@ -100,6 +100,26 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("holds-end", fault, &kill_together)
     };
 
+    let mut all = among_peers(&paused, &killed);
+    all.extend([
+        paused,
+        five.without_holds().without_safeguard("fence", &["I1", "I2"]),
+        killed,
+        between.without_holds().without_safeguard("atomic-ledger", &["I1"]),
+        waiter_gone,
+        waiter_gone.without_safeguard("claim-cleanup", &["I5"]),
+        starved,
+        starved.without_safeguard("own-thread", &["lease"]),
+        stopped,
+        stopped.without_safeguard("drain", &["drain", "I5"]),
+        holds_end,
+        holds_end.without_safeguard("cancel-once", &["I1"]),
+    ]);
+    all
+}
+
+/// The same where instances send their orders to the holder.
+fn among_peers(paused: &Case, killed: &Case) -> Vec<Case> {
     let fault = "the holder is paused for 3 TTL while three others send it their orders";
     let peers_paused = Case {
         name: "peers-paused",
@@ -107,7 +127,7 @@ pub(super) fn cases() -> Vec<Case> {
         instances: 4,
         peers: Peers::All,
         stock: SMALL_STOCK,
-        ..paused
+        ..*paused
     };
     let unfenced_peers = Case { proof: WHOLE_FAULT, ..peers_paused };
     let fault = "the holder is killed while three others send it their orders";
@@ -119,7 +139,7 @@ pub(super) fn cases() -> Vec<Case> {
         peers: Peers::All,
         stock: SMALL_STOCK,
         fault_points: &KILLS[1..4],
-        ..killed
+        ..*killed
     };
     let fault = "two of eight instances take turns with six that send their orders to the holder, which is killed";
     let mixed = Case {
@@ -148,18 +168,6 @@ pub(super) fn cases() -> Vec<Case> {
         peers_killed,
         mixed,
         peers_stopped,
-        paused,
-        five.without_holds().without_safeguard("fence", &["I1", "I2"]),
-        killed,
-        between.without_holds().without_safeguard("atomic-ledger", &["I1"]),
-        waiter_gone,
-        waiter_gone.without_safeguard("claim-cleanup", &["I5"]),
-        starved,
-        starved.without_safeguard("own-thread", &["lease"]),
-        stopped,
-        stopped.without_safeguard("drain", &["drain", "I5"]),
-        holds_end,
-        holds_end.without_safeguard("cancel-once", &["I1"]),
     ]
 }
 
