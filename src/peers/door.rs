@@ -47,7 +47,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Doorkeeper {
     /// The door.
     pub door: Door,
-    /// What each peer must show.
+    /// The token and the certificates that each peer must show.
     pub credentials: Credentials,
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use crate::sale::BoxError;
     use crate::secret::{Secret, SecretSource};
 
-    /// A holder that never comes to an end with a batch, and counts those that have come, and that are gone.
+    /// A holder that keeps each batch. It counts the batches that have come, and those that were dropped.
     struct Stalled(watch::Sender<(usize, usize)>);
 
     struct Batch(watch::Sender<(usize, usize)>);
@@ -272,8 +272,8 @@ mod tests {
         answer.expect("an answer").status()
     }
 
-    /// Goal: a client that shows nothing, a body without an end and a peer that reads nothing are cut off; a peer that is idle is
-    /// not. Method: time stands still but where the test lets it pass.
+    /// Goal: the door cuts off a client without a token, a body without an end, and a peer that has stopped reading. It keeps an
+    /// idle peer. Method: the test moves the clock.
     #[tokio::test]
     async fn who_stands_still_is_cut_off() {
         let mut tasks = JoinSet::new();
@@ -294,7 +294,7 @@ mod tests {
         let deaf = tokio::spawn(async move { send(&deaf, &way).await });
         assert!(within("it comes", count.wait_for(|count| *count == (1, 0))).await.is_ok());
         proxy.silence();
-        for _ in 0..2 * STRANGER.as_secs() + 1 {
+        for _ in 0..=2 * STRANGER.as_secs() {
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(500)).await;
             tokio::time::resume();

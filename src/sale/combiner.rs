@@ -63,7 +63,8 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        let serve = self.broken.run_until_cancelled(self.serve());
+        // boxed because it is large
+        let serve = self.broken.run_until_cancelled(Box::pin(self.serve()));
         self.queue.while_expiring(serve, |waiting| too_late(&self.lock, waiting)).await;
     }
 

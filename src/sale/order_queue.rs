@@ -733,7 +733,10 @@ mod tests {
             let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
             let token = Token::new(ClusterId(1), 1);
             batch[0].sent = Sent::Unknown { first: token, last: token, error };
-            if ends != "waiting" {
+            if ends == "waiting" {
+                put_back(&queue, batch);
+                queue.fail_all(|_| SaleError::Stopping);
+            } else {
                 if ends == "in its batch" {
                     sleep(time).await;
                 } else {
@@ -743,9 +746,6 @@ mod tests {
                     waiting.answer(answer);
                 }
                 assert!(queue.take(2, &tenure(1)).is_empty());
-            } else {
-                put_back(&queue, batch);
-                queue.fail_all(|_| SaleError::Stopping);
             }
             let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
             assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
