@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::http::server::{self, MAX_BEYOND, ServerOptions};
 use crate::http::{AppState, Extension, OperatorsPort, buyers_router, router};
-use crate::peers::{self, Doorkeeper};
+use crate::peers::{self, Credentials, Doorkeeper};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 
@@ -77,9 +77,6 @@ pub async fn serve_with(
 
     let (sale, extension) = sale(&config, address.port()).await?;
     let credentials = config.peer_credentials();
-    if let Some(tls) = &credentials.tls {
-        tls.check().map_err(|error| format!("TLS between peers: {error}"))?;
-    }
     let is_service = extension.is_none();
     if is_service && config.shop_token().or(config.admin_token()).is_none() {
         tracing::warn!(
@@ -165,9 +162,13 @@ pub async fn serve_with(
     }
 }
 
-/// What others should dial, of an instance that listens for its peers at `bound`.
+/// The address that others should dial, of an instance that listens for its peers at `bound`. Checks what it shows them.
 fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> {
-    if config.peer_token_file.is_none() && config.peer_ca.is_none() && !bound.ip().is_loopback() {
+    let Credentials { token, tls } = config.peer_credentials();
+    if let Some(tls) = &tls {
+        tls.check().map_err(|error| format!("TLS between peers: {error}"))?;
+    }
+    if token.is_none() && tls.is_none() && !bound.ip().is_loopback() {
         return Err(
             "--peer-listen is not a loopback address: give all instances one --peer-token-file, or certificates of one \
              --peer-ca"

@@ -47,7 +47,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Doorkeeper {
     /// The door.
     pub door: Door,
-    /// What each peer must show.
+    /// The token and the certificates that each peer must show.
     pub credentials: Credentials,
 }
 
@@ -201,7 +201,7 @@ mod tests {
     use crate::sale::BoxError;
     use crate::secret::{Secret, SecretSource};
 
-    /// A holder that never comes to an end with a batch, and counts those that have come, and that are gone.
+    /// A holder that keeps each batch. It counts the batches that have come, and those that were dropped.
     struct Stalled(watch::Sender<(usize, usize)>);
 
     struct Batch(watch::Sender<(usize, usize)>);
@@ -273,8 +273,8 @@ mod tests {
         answer.expect("an answer").status()
     }
 
-    /// Goal: a client that shows nothing, a body without an end and a peer that reads nothing are cut off; a peer that is idle is
-    /// not. Method: time stands still but where the test lets it pass.
+    /// Goal: the door cuts off a client without a token, a body without an end, and a peer that has stopped reading. It keeps an
+    /// idle peer. Method: the test moves the clock.
     #[tokio::test]
     async fn who_stands_still_is_cut_off() {
         let mut tasks = JoinSet::new();

@@ -62,7 +62,7 @@ pub(crate) const MAX_PEERS: usize = 256;
 /// How many numbers of frames are remembered of each process, behind the lowest one.
 const NUMBERS: usize = 1024;
 
-/// What instances show each other.
+/// The token and the certificates that instances show each other.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// The same for all.

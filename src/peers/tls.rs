@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a connection runs over.
+/// The stream of bytes under a connection.
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// What instances show each other. The files are read at each connection, so that they can change while the program runs.
+/// The certificates that instances show each other. Each connection reads the files, so that they can change while the program
+/// runs.
 #[derive(Clone, Debug)]
 pub struct PeerTls {
     /// The certificate of this instance, at its door and at those of others.

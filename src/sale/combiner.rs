@@ -63,9 +63,9 @@ impl Combiner {
     /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
     /// meanwhile.
     pub(super) async fn run(self) {
-        let serve = self.broken.run_until_cancelled(self.serve());
-        let serving = self.queue.while_expiring(serve, |waiting| too_late(&self.lock, waiting));
-        Box::pin(serving).await;
+        // boxed because it is large
+        let serve = self.broken.run_until_cancelled(Box::pin(self.serve()));
+        self.queue.while_expiring(serve, |waiting| too_late(&self.lock, waiting)).await;
     }
 
     async fn serve(&self) {

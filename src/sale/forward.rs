@@ -73,7 +73,7 @@ impl State {
         self.silent.is_some_and(|silent| token <= silent)
     }
 
-    /// Has the holder under this token rest for a growing pause, which is none if the first attempt need not.
+    /// Sends nothing to the holder under this token for a pause, which grows. Without `pauses`, the first failure pauses nothing.
     fn rest(&mut self, token: Token, pauses: bool) {
         let pause = self.pauses.next();
         if pauses || !self.pauses.is_first() {
@@ -449,7 +449,7 @@ mod tests {
         }
     }
 
-    /// A lock that a peer holds, as an instance has it that starts while the lock service is silent.
+    /// A lock that a peer holds. The instance has no session: the lock service is silent from its start on.
     async fn held_by_a_peer(
         takes: Duration,
         panics: bool,
@@ -495,7 +495,7 @@ mod tests {
         }
     }
 
-    /// Goal: a holder takes orders in its tenure, and none once it is to stop: others would keep it busy.
+    /// Goal: a holder takes orders in its tenure, until it is told to stop: else its peers could keep it busy.
     #[tokio::test(start_paused = true)]
     async fn who_stops_takes_no_orders() {
         let (lock, ..) = held_by_a_peer(Duration::ZERO, false).await;
@@ -515,7 +515,7 @@ mod tests {
         assert!(matches!(lock.receive(frame()), Err(NotDone::Stopping)));
     }
 
-    /// Goal: a holder that has lost the lock is heard to the end of what it says, and not waited for.
+    /// Goal: once a holder has lost the lock, a sender waits a little for its answer, and no longer.
     #[tokio::test(start_paused = true)]
     async fn who_has_lost_the_lock_has_last_words() {
         let instant = Duration::from_millis(10);

@@ -217,7 +217,7 @@ const OTHERS: usize = 2;
 
 /// Whether it is about an order that was accepted before. Buyers who have paid, or give units back, go first.
 fn is_follow_up(order: &Order) -> bool {
-    matches!(order.action, Action::Confirm | Action::Cancel | Action::Return)
+    matches!(order.action, Action::Confirm | Action::Cancel)
 }
 
 /// The waiting orders of one item at this instance: up to four confirmations and cancellations before each other order, and else
@@ -733,21 +733,19 @@ mod tests {
             let error = Arc::new(InventoryError::NotReplicated { count: 0, wanted: 1 });
             let token = Token::new(ClusterId(1), 1);
             batch[0].sent = Sent::Unknown { first: token, last: token, error };
-            match ends {
-                "waiting" => {
-                    put_back(&queue, batch);
-                    queue.fail_all(|_| SaleError::Stopping);
+            if ends == "waiting" {
+                put_back(&queue, batch);
+                queue.fail_all(|_| SaleError::Stopping);
+            } else {
+                if ends == "in its batch" {
+                    sleep(time).await;
+                } else {
+                    queue.close();
                 }
-                _ => {
-                    match ends {
-                        "in its batch" => sleep(time).await,
-                        _ => queue.close(),
-                    }
-                    for (waiting, answer) in settle(&queue, batch, || Fate::Again) {
-                        waiting.answer(answer);
-                    }
-                    assert!(queue.take(2, &tenure(1)).is_empty());
+                for (waiting, answer) in settle(&queue, batch, || Fate::Again) {
+                    waiting.answer(answer);
                 }
+                assert!(queue.take(2, &tenure(1)).is_empty());
             }
             let [sent, not_sent] = answers.map(|mut answer| answer.try_recv().expect("an answer"));
             assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");

@@ -367,9 +367,9 @@ impl Peer {
         let log = NamedTempFile::new().unwrap();
         let mut serve = serve(servers);
         serve.args(["--peer-listen", "127.0.0.1:0"]).args(peers);
-        let _running = serve.stderr(log.reopen().unwrap()).spawn().unwrap();
+        let running = serve.stderr(log.reopen().unwrap()).spawn().unwrap();
         let port = address_in(log.path()).await.port();
-        Self { port, log, _running }
+        Self { port, log, _running: running }
     }
 
     /// Orders a unit, and returns the answer.

@@ -45,9 +45,6 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
 
-/// The same for four instances and more, which sell less each on a machine with few cores.
-pub(super) const SMALL_STOCK: u64 = STOCK / 4;
-
 /// Buyers who give back, at once or by the end of their hold, and others who do not wait for that: the sale keeps selling and
 /// refusing, so that a fault can hit both.
 const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5", "--patience=0s"];
@@ -182,6 +179,11 @@ impl Case {
     /// The same, with this proof: it is not enough that the fault came to its end.
     pub(super) fn proven_by(self, proof: &'static str) -> Self {
         Self { proof, ..self }
+    }
+
+    /// The same with four instances that send their orders to the holder. On a machine with few cores, each sells less.
+    pub(super) fn among_peers(self) -> Self {
+        Self { instances: 4, peers: Peers::All, stock: STOCK / 4, ..self }
     }
 
     /// The same with units that never come back, and more units than can be sold: a writer without some safeguards has no holds.

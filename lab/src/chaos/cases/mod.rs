@@ -4,6 +4,7 @@ mod clients;
 mod configuration;
 mod etcd;
 mod network;
+mod peers;
 mod processes;
 mod redis;
 mod redis_cluster;
@@ -19,6 +20,7 @@ pub(super) const SHORT: &[&str] =
 pub(super) fn all() -> Vec<Case> {
     [
         processes::cases(),
+        peers::cases(),
         network::cases(),
         clients::cases(),
         redis::cases(),

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::Proxy;
 use tokio::time::{Instant, sleep};
 
-use crate::chaos::case::{Case, LEAVES_SOON, Peers, SMALL_STOCK, TTL, WHOLE_FAULT};
+use crate::chaos::case::{Case, LEAVES_SOON, TTL, WHOLE_FAULT};
 use crate::chaos::clients;
 use crate::chaos::etcd;
 use crate::chaos::scene::{Scene, counter};
@@ -25,7 +25,7 @@ const PAY: &[&str] =
     &["--hold=2s", "--users=300", "--pay=0.4", "--pay-late=0.3", "--cancel=0.1", "--abandon=0.02"];
 
 /// The points of a tenure at which the holder is killed.
-const KILLS: &[&str] = &[
+pub(super) const KILLS: &[&str] = &[
     "after-grant:kill",
     "before-write:kill",
     "after-send:kill",
@@ -38,24 +38,10 @@ const KILLS: &[&str] = &[
 const TAKEOVER: Duration = Duration::from_millis(3500);
 
 pub(super) fn cases() -> Vec<Case> {
-    let fault = "the holder is paused for 3 TTL between reading and writing";
-    let paused = Case {
-        fault_points: &["before-write:stop"],
-        load_flags: LEAVES_SOON,
-        round: 3 * TTL + Duration::from_secs(1),
-        goes_on_within: TAKEOVER,
-        ..Case::new("holder-paused", fault, &pause_holder).proven_by("stale batches refused")
-    };
+    let paused = paused();
     let five = Case { instances: 5, proof: WHOLE_FAULT, ..paused };
 
-    let fault = "the holder is killed at five points of its tenure";
-    let killed = Case {
-        fault_points: KILLS,
-        round: TTL + Duration::from_millis(1500),
-        rounds: 5,
-        goes_on_within: TAKEOVER,
-        ..Case::new("holder-killed", fault, &kill_holder)
-    };
+    let killed = killed();
     let between = Case { fault_points: &["between-writes:kill"], ..killed };
 
     let fault = "a waiting instance is killed, or all its buyers leave";
@@ -100,8 +86,7 @@ pub(super) fn cases() -> Vec<Case> {
         ..Case::new("holds-end", fault, &kill_together)
     };
 
-    let mut all = among_peers(&paused, &killed);
-    all.extend([
+    vec![
         paused,
         five.without_holds().without_safeguard("fence", &["I1", "I2"]),
         killed,
@@ -114,61 +99,29 @@ pub(super) fn cases() -> Vec<Case> {
         stopped.without_safeguard("drain", &["drain", "I5"]),
         holds_end,
         holds_end.without_safeguard("cancel-once", &["I1"]),
-    ]);
-    all
+    ]
 }
 
-/// The same where instances send their orders to the holder.
-fn among_peers(paused: &Case, killed: &Case) -> Vec<Case> {
-    let fault = "the holder is paused for 3 TTL while three others send it their orders";
-    let peers_paused = Case {
-        name: "peers-paused",
-        fault,
-        instances: 4,
-        peers: Peers::All,
-        stock: SMALL_STOCK,
-        ..*paused
-    };
-    let unfenced_peers = Case { proof: WHOLE_FAULT, ..peers_paused };
-    let fault = "the holder is killed while three others send it their orders";
-    // the holder keeps the lock: there is no grant and no release
-    let peers_killed = Case {
-        name: "peers-killed",
-        fault,
-        instances: 4,
-        peers: Peers::All,
-        stock: SMALL_STOCK,
-        fault_points: &KILLS[1..4],
-        ..*killed
-    };
-    let fault = "two of eight instances take turns with six that send their orders to the holder, which is killed";
-    let mixed = Case {
-        name: "peers-mixed",
-        fault,
-        instances: 8,
-        peers: Peers::AllButTwo,
-        rounds: 3,
-        ..peers_killed
-    };
-    let fault = "the holder is told to stop while three others send it their orders";
-    let peers_stopped = Case {
-        instances: 4,
-        peers: Peers::All,
-        stock: SMALL_STOCK,
-        round: Duration::from_secs(3),
-        rounds: 4,
-        // less than the TTL, because the instance releases the lock
-        goes_on_within: Duration::from_secs(1),
-        ..Case::new("peers-stopped", fault, &stop_holder)
-    };
+pub(super) fn paused() -> Case {
+    let fault = "the holder is paused for 3 TTL between reading and writing";
+    Case {
+        fault_points: &["before-write:stop"],
+        load_flags: LEAVES_SOON,
+        round: 3 * TTL + Duration::from_secs(1),
+        goes_on_within: TAKEOVER,
+        ..Case::new("holder-paused", fault, &pause_holder).proven_by("stale batches refused")
+    }
+}
 
-    vec![
-        peers_paused,
-        unfenced_peers.without_holds().without_safeguard("fence", &["I1", "I2"]),
-        peers_killed,
-        mixed,
-        peers_stopped,
-    ]
+pub(super) fn killed() -> Case {
+    let fault = "the holder is killed at five points of its tenure";
+    Case {
+        fault_points: KILLS,
+        round: TTL + Duration::from_millis(1500),
+        rounds: 5,
+        goes_on_within: TAKEOVER,
+        ..Case::new("holder-killed", fault, &kill_holder)
+    }
 }
 
 /// Stops the holder when it is about to write, and resumes it after another instance has sold.
@@ -197,19 +150,6 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     scene.evidence.add(point, 1);
     scene.holder(Some(index)).await?;
     scene.lease_gone(lease).await?;
-    scene.start_again(index).await
-}
-
-/// Stops the holder in order, which passes the lock on, and restarts it.
-async fn stop_holder(scene: &mut Scene) -> Result<()> {
-    let index = scene.pick_seller().await?;
-    scene.cluster.instances[index].child.signal(Signal::TERM)?;
-    let (next, _) = scene.holder(Some(index)).await?;
-    let status = scene.has_ended(index).await?;
-    if !status.success() {
-        scene.evidence.broken("drain", format!("the holder ended with {status}"));
-    }
-    scene.evidence.add("takeovers", u64::from(next != index));
     scene.start_again(index).await
 }
 
