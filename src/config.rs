@@ -23,11 +23,11 @@ use clap::Args;
 use ipnet::IpNet;
 
 use crate::http::rate_limit::{Proxies, Rate};
-use crate::http::{Extension, HttpOptions, MAX_HEADER_BYTES};
+use crate::http::{Extension, HttpOptions};
 use crate::inventory::Inventory;
 use crate::peers::{Credentials, HttpLink, PeerTls, Peers};
 use crate::sale::{BoxError, SaleOptions};
-use crate::secret::{Secret, SecretSource};
+use crate::secret::{Secret, SecretSource, token};
 
 /// The flags of `serve`: one instance of the service.
 #[derive(Args, Clone, Debug)]
@@ -118,7 +118,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
     pub rate_limit: Option<Rate>,
 
-    /// Address or network of a proxy, such as 10.0.0.0/8, which says for whom it sends a request; repeatable
+    /// Address or network of proxies alone, such as 10.0.7.10, which say for whom they send a request; repeatable
     #[arg(long, env = "FLASH_SALE_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',', value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
 
@@ -280,9 +280,6 @@ fn source(text: Option<&Secret>, file: Option<&PathBuf>) -> Option<SecretSource>
 fn read_tokens(path: &Path) -> io::Result<(Secret, Vec<Secret>)> {
     let text = Secret::from(&*std::fs::read_to_string(path)?);
     let tokens = SecretSource::Text(text.clone()).read_tokens()?;
-    for read in &tokens {
-        token(read.expose()).map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what))?;
-    }
     Ok((text, tokens))
 }
 
@@ -298,21 +295,6 @@ fn peer_address(text: &str) -> Result<String, &'static str> {
     (is_valid && is_plain)
         .then(|| text.to_owned())
         .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
-}
-
-/// The longest token, in bytes: it must leave room for the other headers of a request.
-const MAX_TOKEN: usize = MAX_HEADER_BYTES - 1024;
-
-/// Refuses an empty token: an empty variable must not become one.
-fn token(text: &str) -> Result<Secret, String> {
-    match text.trim() {
-        "" => Err("a token has at least one character".to_owned()),
-        token if token.len() <= MAX_TOKEN => Ok(Secret::from(token)),
-        token => Err(format!(
-            "a token has at most {MAX_TOKEN} bytes, or no request could carry it: this one has {}",
-            token.len()
-        )),
-    }
 }
 
 /// An origin as browsers send it, or the comparison would always fail.
@@ -334,7 +316,19 @@ fn origin(text: &str) -> Result<HeaderValue, &'static str> {
 
 fn network(text: &str) -> Result<IpNet, &'static str> {
     let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    net.map_err(|_| "a network is an address and the length of its prefix, such as 10.0.0.0/8 or 2001:db8::/32")
+    let net = net.map_err(|_| {
+        "a network is an address and the length of its prefix, such as 10.0.7.0/29 or 2001:db8::/64"
+    })?;
+    // clients are compared as IPv4, where they are
+    let mapped =
+        net.prefix_len().checked_sub(96).and_then(|length| match net.addr().to_canonical() {
+            address @ IpAddr::V4(_) if net.addr().is_ipv6() => IpNet::new(address, length).ok(),
+            _ => None,
+        });
+    let net = mapped.unwrap_or(net);
+    (net.prefix_len() > 0)
+        .then_some(net)
+        .ok_or("every client could name any address then: give the addresses of the proxies alone")
 }
 
 fn proxy_header(text: &str) -> Result<HeaderName, &'static str> {

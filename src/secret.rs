@@ -5,6 +5,8 @@ use std::{fmt, io};
 
 use constant_time_eq::constant_time_eq;
 
+use crate::http::MAX_HEADER_BYTES;
+
 /// A password, a token or an address that may contain one. `Debug` hides it, and there is no `Display`, so it cannot get into a
 /// log by accident.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl From<&str> for Secret {
 pub enum SecretSource {
     /// In memory.
     Text(Secret),
-    /// In the first line of a file, without its line end. A file of tokens may have a second one.
+    /// In the first non-empty line of a file. A file of tokens may have a second one.
     File(PathBuf),
 }
 
@@ -50,38 +52,60 @@ impl SecretSource {
     /// The present secret.
     ///
     /// # Errors
-    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if its first line is empty.
+    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if it is empty.
     pub fn read(&self) -> io::Result<Secret> {
         let path = match self {
             Self::Text(secret) => return Ok(secret.clone()),
             Self::File(path) => path,
         };
         let text = std::fs::read_to_string(path)?;
-        let secret = text.lines().next().map_or("", str::trim);
-        if secret.is_empty() {
-            let what =
-                format!("the first line of {} is empty: it must hold the secret", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        Ok(Secret::from(secret))
+        lines(&text).next().map(Secret::from).ok_or_else(|| {
+            let what = format!("{} is empty: it must hold the secret", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })
     }
 
     /// The present tokens, each in a line of its own: while a token is replaced, the old one and the new one.
     ///
     /// # Errors
-    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if there is no token, or more than two.
+    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if there is no token, if there are more than two, or one is
+    /// invalid.
     pub fn read_tokens(&self) -> io::Result<Vec<Secret>> {
         let text = match self {
             Self::Text(secret) => secret.clone(),
             Self::File(path) => Secret::from(&*std::fs::read_to_string(path)?),
         };
-        let lines = text.expose().lines().map(str::trim).filter(|line| !line.is_empty());
-        let tokens: Vec<_> = lines.map(Secret::from).collect();
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let tokens = lines(text.expose()).map(|line| token(line).map_err(invalid));
+        let tokens = tokens.collect::<io::Result<Vec<_>>>()?;
         let what = match tokens.len() {
             0 => "it is empty: it must hold a token",
             1..=MOST_TOKENS => return Ok(tokens),
             _ => "it holds more than two tokens: only an old and a new one are valid at a time",
         };
-        Err(io::Error::new(io::ErrorKind::InvalidData, what))
+        Err(invalid(what.to_owned()))
+    }
+}
+
+/// The lines that are not empty.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// The longest token, in bytes: it must leave room for the other headers of a request.
+const MAX_TOKEN: usize = MAX_HEADER_BYTES - 1024;
+
+/// Refuses an empty token, which an empty variable must not become, and what is no token, such as a comment.
+pub(crate) fn token(text: &str) -> Result<Secret, String> {
+    match text.trim() {
+        "" => Err("a token has at least one character".to_owned()),
+        token if token.contains(char::is_whitespace) => {
+            Err("a token has no spaces: a file has one in a line, and no comments".to_owned())
+        }
+        token if token.len() <= MAX_TOKEN => Ok(Secret::from(token)),
+        token => Err(format!(
+            "a token has at most {MAX_TOKEN} bytes, or no request could carry it: this one has {}",
+            token.len()
+        )),
     }
 }

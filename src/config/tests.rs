@@ -37,10 +37,12 @@ fn the_defaults() {
     let with_header = [&origins[..2], &["--user-header=x-user"]].concat();
     let error = parse(&with_header).expect_err("a page sends no credentials");
     assert!(error.contains("--user-header"), "{error}");
-    let given = parse(&["--trusted-proxy=10.0.0.0/8,::1"]).expect("two networks").proxies();
+    let given = parse(&["--trusted-proxy=10.0.7.0/29,::1,::ffff:10.0.8.1"])
+        .expect("three networks")
+        .proxies();
     assert_eq!(
         given.trusted.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["10.0.0.0/8", "::1/128"]
+        ["10.0.7.0/29", "::1/128", "10.0.8.1/32"]
     );
     assert_eq!(given.header.expect("the default"), "x-forwarded-for");
 }
@@ -68,6 +70,7 @@ fn wrong_values_get_a_message() {
         ("--redis-replicas", "101", "a whole number from 0 to 100 is allowed"),
         ("--redis-replica-timeout", "0s", "a time from 1ms to 1m is allowed"),
         ("--admin-token", "", "at least one character"),
+        ("--shop-token", "old\nnew", "no spaces"),
         ("--allow-origin", "*", "as browsers send it"),
         ("--allow-origin", "null", "as browsers send it"),
         ("--allow-origin", "https://*.shop.example", "as browsers send it"),
@@ -76,6 +79,9 @@ fn wrong_values_get_a_message() {
         ("--allow-origin", "https://Shop.example", "as browsers send it"),
         ("--allow-origin", "shop.example", "as browsers send it"),
         ("--trusted-proxy", "10.0.0.0/33", "the length of its prefix"),
+        ("--trusted-proxy", "0.0.0.0/0", "every client could name any address"),
+        ("--trusted-proxy", "::/0", "every client could name any address"),
+        ("--trusted-proxy", "::ffff:0:0/96", "every client could name any address"),
         ("--proxy-header", "Forwarded", "addresses alone"),
         ("--admin-token", &"x".repeat(16 * 1024), "at most 15360 bytes"),
         ("--rate-limit", "20", "20/s or 100/m"),
@@ -109,13 +115,16 @@ fn secrets_can_come_from_files() {
     config.read_files().expect("it can be read");
     let tokens = || config.admin_token().expect("there is one").read_tokens().expect("a file");
     assert_eq!(tokens(), [Secret::from("s3cret")]);
-    std::fs::write(&file, "s3cret\n\n n3xt \n").expect("it can be written");
+    std::fs::write(&file, "\n s3cret\n\n n3xt \n").expect("it can be written");
     assert_eq!(tokens(), [Secret::from("s3cret"), Secret::from("n3xt")]);
+    let shown = config.admin_token().expect("there is one").read();
+    assert_eq!(shown.expect("a file"), Secret::from("s3cret"), "as a peer shows it");
 
     for (wrong, reason) in [
         (&*"x".repeat(16 * 1024), "at most 15360 bytes"),
         ("\n", "empty"),
         ("a\nb\nc\n", "more than two"),
+        ("a\n# made in October\n", "no spaces"),
     ] {
         std::fs::write(&file, wrong).expect("it can be written");
         let error = parse(&[&flag]).expect("valid").read_files().expect_err(reason);

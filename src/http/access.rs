@@ -23,7 +23,7 @@ use crate::inventory::User;
 use crate::secret::{Secret, SecretSource};
 use crate::throttle::Throttle;
 
-/// How long the tokens of the files are kept: a shop confirms thousands of orders a second.
+/// How long the tokens of the files are kept, once all could be read: a shop confirms thousands of orders a second.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The rights that a token gives. Each role has the rights of the roles before it.
@@ -83,7 +83,7 @@ impl Access {
             }
         }
         let tokens = Arc::new(tokens);
-        *latest = Some((Instant::now(), Arc::clone(&tokens)));
+        *latest = tokens.are_all.then(|| (Instant::now(), Arc::clone(&tokens)));
         tokens
     }
 

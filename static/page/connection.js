@@ -18,6 +18,10 @@ export class Connection {
   #isLive = false;
   /** The status of the last refusal. */
   #refused = null;
+  /** What the instance says of it. */
+  #detail = null;
+  /** Waits for a token: the last attempt got no further without one. */
+  #waits = false;
 
   /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
@@ -30,26 +34,33 @@ export class Connection {
   /** Shows this token from now on. It stays in memory. */
   show(token) {
     this.#token = token;
-    this.#refused = null;
+    this.#waits = false;
     // what was sent with another token is asked again
     if (this.#stream) this.#stream.abort();
     else this.#open();
   }
 
   get #needsToken() {
-    return this.#refused === 401 || this.#refused === 403;
+    // 431: a token that is longer than any
+    return [401, 403, 431].includes(this.#refused);
   }
 
   async #open() {
     this.#openedAt = Date.now();
-    this.#stream = new AbortController();
+    this.#waits = false;
+    const stream = new AbortController();
+    this.#stream = stream;
     const headers = this.#token === null ? {} : { authorization: `Bearer ${this.#token}` };
     try {
-      const answer = await fetch(this.#url, { headers, cache: "no-store", signal: this.#stream.signal });
+      const answer = await fetch(this.#url, { headers, cache: "no-store", signal: stream.signal });
       this.#refused = answer.ok ? null : answer.status;
+      this.#waits = this.#needsToken;
       if (answer.ok) await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+      else this.#detail = (await answer.json()).detail;
     } catch {
       // it broke, or it was silent
+    } finally {
+      stream.abort();
     }
     this.#stream = null;
     this.#lose();
@@ -74,13 +85,17 @@ export class Connection {
     this.#heardAt = Date.now();
     if (!this.#isLive) this.#on.status({ state: "live" });
     this.#isLive = true;
-    this.#on.message(message);
+    try {
+      this.#on.message(message);
+    } catch (error) {
+      console.error(error);
+    }
   }
 
   #look() {
     const now = Date.now();
     if (!this.#stream) {
-      if (!this.#needsToken) this.#open();
+      if (!this.#waits) this.#open();
     } else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#stream.abort();
     else if (this.#heardAt && now - this.#heardAt > LATE_MS) this.#lose();
   }
@@ -89,6 +104,7 @@ export class Connection {
   #lose() {
     this.#isLive = false;
     // an item has a stream only after its first sale has started
-    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold: this.#refused === 404, needsToken: this.#needsToken });
+    const isUnsold = this.#refused === 404;
+    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold, needsToken: this.#needsToken, detail: this.#detail });
   }
 }

@@ -11,7 +11,7 @@ import { Stage } from "../stage/stage.js";
 const known = {
   /** The newest message, or null before the first one. */
   now: null,
-  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold, needsToken }`. */
+  /** The connection to the instance: `{ state: "connecting" | "live" | "lost", since, isUnsold, needsToken, detail }`. */
   link: { state: "connecting" },
   heardAt: 0,
   /** The server's clock. It stands still while the connection is lost: nothing is known of that time. */
@@ -62,6 +62,7 @@ const connection = new Connection(`events${location.search}`, {
 
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  connection.show(byId("token").value.trim());
+  // a pasted text may have invisible characters, which no header can have
+  connection.show(byId("token").value.replace(/[^!-~]/g, ""));
   byId("token").value = "";
 });

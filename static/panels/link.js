@@ -20,6 +20,7 @@ export function showLink({ link, now }) {
   byId("lost").hidden = !isLost || link.isUnsold || link.needsToken;
   byId("token-form").hidden = !link.needsToken;
   say({
+    "token-detail": link.needsToken ? (link.detail ?? "") : "",
     "lost-text": now
       ? "This page has lost its instance and keeps trying. The figures are the last known ones."
       : "The instance does not answer, or has too many watchers. This page keeps trying.",

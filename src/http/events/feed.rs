@@ -112,15 +112,21 @@ impl Watcher {
     }
 
     /// The state now, and after each change. Reads the state only when the client is ready for it, so nothing is buffered for a
-    /// slow client. The stream ends with the feed.
-    pub(super) fn messages(self) -> impl IntoResponse {
-        Sse::new(stream::unfold(self, |mut watcher| async {
+    /// slow client. The stream ends with the feed, and once the client may not watch: its token was removed.
+    pub(super) fn messages(
+        self,
+        may_watch: impl Fn() -> bool + Send + 'static,
+    ) -> impl IntoResponse {
+        Sse::new(stream::unfold((self, may_watch), |(mut watcher, may_watch)| async {
             let over = watcher.feed.over.clone();
             over.run_until_cancelled(watcher.latest.changed()).await?.ok()?;
+            if !may_watch() {
+                return None;
+            }
             let state = Arc::clone(&watcher.latest.borrow_and_update());
             let message = Event::default().event(watcher.kind).retry(RETRY).data(state);
             watcher.kind = "change";
-            Some((Ok::<_, Infallible>(message), watcher))
+            Some((Ok::<_, Infallible>(message), (watcher, may_watch)))
         }))
     }
 }

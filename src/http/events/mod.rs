@@ -96,10 +96,12 @@ pub(super) async fn events(
     if LIMITS.is_on() {
         app.sale.check_known(&item).await?;
     }
+    let watcher = watcher(&app, &item, place);
+    let messages = watcher.messages(move || app.require(Role::Shop, &headers).is_ok());
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
         // a proxy must not buffer the stream
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, watcher(&app, &item, place).messages()).into_response())
+    Ok((headers, messages).into_response())
 }

@@ -39,7 +39,7 @@ impl Watcher {
     }
 
     /// The kind of the next message; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<String> {
+    pub(super) async fn next(&mut self) -> Option<String> {
         let frame = within("the stream goes on or ends", self.body.frame()).await?.unwrap();
         let text = String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap();
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));

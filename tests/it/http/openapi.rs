@@ -12,7 +12,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::events::Watcher;
-use crate::shop::{ADMIN, Shop, ShopOptions};
+use crate::shop::{ADMIN, SERVER, Shop, ShopOptions};
 
 /// The paths of the routes in the source, as the document writes them.
 fn routes() -> BTreeSet<String> {
@@ -37,8 +37,11 @@ fn example(path: &str) -> String {
     path.replace("{id}", "a").replace("{name}", "page/main.js")
 }
 
-async fn answer(shop: &Shop, method: &str, path: &str) -> Response {
-    let request = Request::builder().method(method).uri(path);
+async fn answer(shop: &Shop, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
     shop.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
 }
 
@@ -53,7 +56,7 @@ async fn it_has_every_route_and_no_other() {
     assert_eq!(paths.keys().cloned().collect::<BTreeSet<_>>(), routes());
     for (path, operations) in &paths {
         let path = example(path);
-        let refused = answer(&shop, "TRACE", &path).await;
+        let refused = answer(&shop, "TRACE", &path, &[]).await;
         assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
         let allowed = refused.headers()["allow"].to_str().unwrap().to_lowercase();
         // GET brings HEAD along
@@ -66,11 +69,20 @@ async fn it_has_every_route_and_no_other() {
         for (method, operation) in operations {
             // a generated client leaves out a call whose answer has a range of types
             assert!(!operation.to_string().contains("*/*"), "{method} {path}");
-            let answer = answer(&shop, &method.to_uppercase(), &path).await;
-            let status = answer.status();
+            let status = answer(&shop, &method.to_uppercase(), &path, &[]).await.status();
             assert!(status != StatusCode::NOT_FOUND, "{method} {path}");
             let described = &operation["responses"][status.as_str()];
             assert!(described.is_object(), "{method} {path} answers {status}");
+            let schemes = operation["security"].as_array().into_iter().flatten();
+            let schemes: Vec<_> =
+                schemes.flat_map(|scheme| scheme.as_object().unwrap().keys()).collect();
+            let by_shop = answer(&shop, &method.to_uppercase(), &path, &[SERVER]).await;
+            let needed: &[_] = match (status.as_u16(), by_shop.status().as_u16()) {
+                (401, 403) => &["admin"],
+                (401, _) => &["shop", "admin"],
+                _ => &[],
+            };
+            assert_eq!(schemes, needed, "{method} {path}");
         }
     }
 }

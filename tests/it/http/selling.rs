@@ -5,6 +5,7 @@ use flash_sale::secret::SecretSource;
 use serde_json::json;
 use testkit::wait::eventually;
 
+use super::events::Watcher;
 use crate::shop::{Shop, ShopOptions};
 
 #[tokio::test]
@@ -98,14 +99,21 @@ async fn head_does_not_buy() {
     assert_eq!(shop.stock().await["stock"], 5);
 }
 
-/// Goal: a new token in the file is valid beside the old one, and alone once the old one is removed, soon after each change.
+/// Goal: a new token in the file is valid beside the old one, and alone once the old one is removed, soon after each change, and
+/// at once after a file that could not be used. The streams of the old one end.
 #[tokio::test]
 async fn starting_a_sale_needs_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, "s3cret\n").unwrap();
     let token = SecretSource::File(file.clone());
-    let shop = Shop::selling(5, ShopOptions::http(|http| http.admin_token = Some(token))).await;
+    let of_shop = dir.path().join("shop-token");
+    std::fs::write(&of_shop, "sh0p").unwrap();
+    let options = ShopOptions::http(|http| {
+        http.admin_token = Some(token);
+        http.shop_token = Some(SecretSource::File(of_shop.clone()));
+    });
+    let shop = Shop::selling(5, options).await;
     let body = r#"{"stock":9}"#;
     let start =
         async |header: &str| shop.call_with("PUT /stock", &[("authorization", header)], body).await;
@@ -126,5 +134,16 @@ async fn starting_a_sale_needs_the_token() {
             replies.map(|reply| reply.status.as_u16()) == [old, new]
         })
         .await;
+    }
+    std::fs::write(&file, "s3cret\n# made in October").unwrap();
+    start("Bearer # made in October").await.problem(500, "internal");
+    std::fs::write(&file, "s3cret").unwrap();
+    start("Bearer s3cret").await.json(200);
+    let mut watcher = Watcher::open(&shop.router, "/events").await;
+    std::fs::write(&of_shop, "0ther").unwrap();
+    let mut rest = 0;
+    while watcher.next().await.is_some() {
+        rest += 1;
+        assert!(rest < 100, "the stream ends");
     }
 }
