@@ -94,7 +94,7 @@ test-rest:
 # Behind the others: it takes all cores, and they measure time.
 test-seeds:
 	@$(TEST) $(ALL) --test simulate -- --seeds 2000
-	@$(TEST) $(ALL) --test simulate -- --controls --seeds 1000
+	@$(TEST) $(ALL) --test simulate -- --controls
 
 test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
 	@echo "== lints, as shipped"

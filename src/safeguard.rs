@@ -42,10 +42,14 @@ safeguards! {
     PEER_IN_ORDER = "peer-in-order",
     /// After one silence under a token, nothing more goes to that token.
     PEER_SILENCE = "peer-silence",
-    /// An order whose fate is unknown under a token is sent again only under a larger one.
-    PEER_LARGER_TOKEN = "peer-larger-token",
+    /// The holder's store may take as long as an attempt may.
+    PEER_PATIENCE = "peer-patience",
+    /// An order that goes to the holder has the token of its first attempt without an answer: it is carried out in no later sale.
+    PEER_FIRST_TOKEN = "peer-first-token",
     /// An instance remembers what the holder's store has acknowledged.
     PEER_WATERMARK = "peer-watermark",
+    /// The holder compares the store with what the senders of orders remember.
+    PEER_REMINDER = "peer-reminder",
     /// Orders are put back in the order of their arrival.
     PUT_BACK_IN_ORDER = "put-back-in-order",
     /// An order waits while the same one is in a batch.

@@ -3,7 +3,6 @@
 //! A batch is made from orders and a hold of the lock. It is sent, and again while its outcome is unknown, and ends with one
 //! [fate](Fate) for each order.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use super::{EtcdLock, SaleContext, SaleError};
 use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
 use crate::peers::wire::{Forwarded, Tenure};
 use crate::safeguard::{
-    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_LARGER_TOKEN, PEER_TENURE, REPEAT_IF_IT_MAY_PASS,
+    FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_FIRST_TOKEN, PEER_TENURE, REPEAT_IF_IT_MAY_PASS,
     REPEAT_IN_TENURE, REPEAT_IN_TIME, REPEAT_UNLESS_ENDING, REPEAT_UNLESS_REFUSED, UNKNOWN_ANSWER,
     UNKNOWN_KEPT,
 };
@@ -72,7 +71,7 @@ impl Sent {
 
     /// Whether an attempt may still be carried out, though the store has answered one under `token`.
     fn may_arrive_under(&self, token: Token) -> bool {
-        matches!(self, Self::Unknown { last, error, .. } if *last == token && error.may_still_arrive())
+        matches!(self, Self::Unknown { last, error, .. } if *last >= token && error.may_still_arrive())
     }
 }
 
@@ -87,8 +86,6 @@ pub(super) struct WaitingOrder {
     /// The span that it came from.
     pub(super) span: Span,
     pub(super) sent: Sent,
-    /// It is sent only under a larger token than this.
-    pub(super) above: Option<Token>,
     /// If it came from a peer.
     pub(super) bound: Option<Bound>,
 }
@@ -106,13 +103,6 @@ pub(super) struct Bound {
 }
 
 impl WaitingOrder {
-    /// Whether its token lets it be sent in this tenure. Tokens of two clusters cannot be compared: the store refuses the one
-    /// that is wrong.
-    pub(super) fn may_be_sent_under(&self, tenure: &Tenure) -> bool {
-        let order = self.above.and_then(|above| above.partial_cmp(&tenure.token));
-        order.is_none_or(Ordering::is_lt) || !PEER_LARGER_TOKEN.is_on()
-    }
-
     /// The order, unless a peer sent it for another tenure: then it is not done, and is answered so.
     pub(super) fn unless_bound_to_another(self, tenure: &Tenure) -> Option<Self> {
         let is_bound = |bound: &Bound| *bound.tenure == *tenure || !PEER_TENURE.is_on();
@@ -150,7 +140,8 @@ impl WaitingOrder {
 
     /// As it goes to a peer.
     pub(super) fn forwarded(&self) -> Forwarded {
-        Forwarded::new(&self.order, self.request, self.sent.first())
+        let first = self.sent.first().filter(|_| PEER_FIRST_TOKEN.is_on());
+        Forwarded::new(&self.order, self.request, first)
     }
 
     fn attempt<'a>(&'a self, instance: &'a str) -> Attempt<'a> {
@@ -274,11 +265,6 @@ impl<'a> Batch<'a> {
             Ok(answered) => self.answered(answered),
             Err(latest) => self.failed(&latest, deadline),
         };
-        for (waiting, fate) in self.orders.iter_mut().zip(&fates) {
-            if matches!(fate, Fate::AgainUnderALargerToken) {
-                waiting.above = Some(token);
-            }
-        }
         let fates = self.orders.into_iter().zip(fates).collect();
         Ran { fates, ending, took: began_at.elapsed() }
     }

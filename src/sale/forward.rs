@@ -22,7 +22,7 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
 use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
-use crate::safeguard::{PEER_SILENCE, PEER_WATERMARK};
+use crate::safeguard::{PEER_PATIENCE, PEER_REMINDER, PEER_SILENCE, PEER_WATERMARK};
 use crate::throttle::Throttle;
 
 /// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
@@ -211,7 +211,7 @@ impl Remote {
             instance: &options.instance,
             watermark: inventory.watermark(item),
             orders: orders.iter().map(WaitingOrder::forwarded).collect(),
-            patience: inventory.time_limit(),
+            patience: if PEER_PATIENCE.is_on() { inventory.time_limit() } else { options.tenure },
         };
         let on_its_way = metrics.forwarding.begins();
         let sent = self.forwarding.peers.send(batch, self.over()).await;
@@ -327,7 +327,9 @@ impl Receiver for EtcdLock {
         let queue =
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
-        inventory.learn(&frame.item, frame.watermark.clone());
+        if PEER_REMINDER.is_on() {
+            inventory.learn(&frame.item, frame.watermark.clone());
+        }
         let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {

@@ -158,8 +158,8 @@ impl Lines {
         })
     }
 
-    /// Takes up to `most` of those that were put back and may be sent under `token`. Returns the keys of the others: later
-    /// calls for the same orders wait as well.
+    /// Takes up to `most` of those that were put back. Returns the keys of the others: later calls for the same orders wait as
+    /// well.
     fn take_put_back(
         &mut self,
         most: usize,
@@ -175,7 +175,6 @@ impl Lines {
             }
             let key = waiting.order.key();
             let is_sendable = batch.len() < most
-                && waiting.may_be_sent_under(under)
                 && !(in_flight.contains(&key) && IN_FLIGHT.is_on())
                 && !held_back.contains(&key);
             if is_sendable {
@@ -272,7 +271,7 @@ impl OrderQueue {
         let (reply, answer) = oneshot::channel();
         let (deadline, span) = (Instant::now() + self.wait_timeout, Span::current());
         let sent = Sent::Unsent;
-        (WaitingOrder { order, request, reply, deadline, span, sent, above: None, bound }, answer)
+        (WaitingOrder { order, request, reply, deadline, span, sent, bound }, answer)
     }
 
     /// From now on, until [`end`](Self::end), peers may send orders for this tenure.
@@ -378,8 +377,8 @@ impl OrderQueue {
 
     /// Takes a batch of up to `most` orders from the front, to send it under the token of this tenure; without those of
     /// disconnected buyers. The same order as one in another batch, by its [key](Order::key), waits for its answer, and so do
-    /// the orders behind it in its line. Those that were put back come before all others, if they may be sent under this token. An order
-    /// of a peer goes in the tenure that it was sent for, or is not done: this is the place that decides it.
+    /// the orders behind it in its line. Those that were put back come before all others. An order of a peer goes in the tenure
+    /// that it was sent for, or is not done: this is the place that decides it.
     pub(super) fn take(&self, most: usize, under: &Tenure) -> Vec<WaitingOrder> {
         let lines = &mut *self.lines.lock();
         let in_flight = std::mem::take(&mut lines.in_flight);
@@ -877,26 +876,5 @@ mod tests {
         let batch = queue.take(20, &tenure(1));
         assert_eq!(ids(&batch), ["9", "1", "5", "8", "2", "6", "3", "7", "4", "6"]);
         assert_eq!(batch[9].order.action, Action::Cancel);
-    }
-
-    /// Goal: an order whose fate is unknown under a token is sent again under a larger one only. Later orders pass it, but not a
-    /// call for the same order.
-    #[tokio::test]
-    async fn an_unknown_order_waits_for_a_larger_token() {
-        let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
-        let _answers = ["a", "b"].map(|id| queue.push(order(id)).expect("room"));
-        let mut batch = queue.take(2, &tenure(5));
-        batch[0].above = Some(token(5));
-        put_back(&queue, batch);
-        let _more = ["a", "c"].map(|id| queue.push(order(id)).expect("room"));
-        assert_eq!(ids(&queue.take(9, &tenure(5))), ["b"], "the second call for a waits");
-        assert!(queue.take(9, &tenure(4)).is_empty());
-        assert_eq!(ids(&queue.take(9, &tenure(6))), ["a", "a", "c"]);
-        let other = Tenure { token: Token::new(ClusterId(2), 1), ..tenure(1) };
-        let _more = queue.push(order("d")).expect("room");
-        let mut batch = queue.take(1, &tenure(6));
-        batch[0].above = Some(token(6));
-        put_back(&queue, batch);
-        assert_eq!(ids(&queue.take(1, &other)), ["d"], "the store compares tokens of two clusters");
     }
 }

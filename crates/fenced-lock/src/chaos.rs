@@ -34,6 +34,8 @@ pub enum Safeguard {
     SeeThrough,
     /// A queue is read in pages.
     Pages,
+    /// A claim is released and the next one made by one request.
+    Handover,
 }
 
 /// A bit for each safeguard that is off, in the whole process.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::acquire::acquire;
+use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::mutex::Standby;
 use super::{GrantToken, LockError, PutMode, Released, Session, Token};
@@ -209,7 +210,11 @@ impl<T: GrantToken> Guard<T> {
         }
         self.armed = false;
         let (owner, name) = (self.hold.owner, &self.hold.claim.name);
-        let mode = PutMode::After(self.hold.claim.clone());
+        let mut mode = PutMode::After(self.hold.claim.clone());
+        if !Safeguard::Handover.is_on() {
+            self.hold.inner.release(&self.hold.claim).await?;
+            mode = PutMode::AtEnd;
+        }
         let standby = self.hold.standby.as_ref().map(Standby::told);
         acquire(&self.session, name, owner, mode, standby).await?.ok_or_else(|| self.hold.loss())
     }

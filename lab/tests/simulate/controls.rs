@@ -16,6 +16,7 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("claim-cleanup", ALL, 1_000),
     ("local-expiry", ALL, 10_000),
     ("denials", DENIED, 1_000),
+    ("handover", CALM, 10_000),
     ("unknown-answer", ALL, 1_000),
     ("unknown-kept", story(5), 10_000),
     ("first-token", story(4), 10_000),
@@ -30,12 +31,14 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("repeat-in-tenure", story(0), 10_000),
     ("give-way", story(0), 10_000),
     ("peer-tenure", ALL, 10_000),
-    ("peer-once", ALL, 10_000),
-    ("peer-young", ALL, 10_000),
+    ("peer-once", story(11), 10_000),
+    ("peer-young", story(12), 10_000),
     ("peer-in-order", ALL, 10_000),
-    ("peer-silence", ALL, 10_000),
-    ("peer-larger-token", ALL, 10_000),
+    ("peer-silence", story(13), 10_000),
+    ("peer-patience", story(15), 10_000),
+    ("peer-first-token", story(14), 10_000),
     ("peer-watermark", ALL, 10_000),
+    ("peer-reminder", ALL, 10_000),
 ];
 
 /// The first seed, and the distance to the next one.
@@ -43,16 +46,18 @@ pub type Seeds = (u64, u64);
 
 const ALL: Seeds = (1, 1);
 const DENIED: Seeds = (lock_world::DENIED, lock_world::DENIED);
+const CALM: Seeds = (lock_world::CALM, lock_world::DENIED);
 
 const fn story(number: u64) -> Seeds {
     (4 * number + 2, 4 * sale_world::STORIES.len() as u64)
 }
 
 /// Those of the lock.
-const OF_THE_LOCK: [(&str, Lock); 3] = [
+const OF_THE_LOCK: [(&str, Lock); 4] = [
     ("claim-cleanup", Lock::ClaimCleanup),
     ("local-expiry", Lock::LocalExpiry),
     ("denials", Lock::Denials),
+    ("handover", Lock::Handover),
 ];
 
 /// Switches a safeguard on or off. Those of the script are taken out of its text. Returns whether it is there.

@@ -88,6 +88,8 @@ faults! {
     ScriptsFlushed = "scripts flushed",
     /// An instance cannot connect to another one.
     LinkRefused = "link refused",
+    /// A link breaks; the batch that was sent over it arrives some time later.
+    LinkCut = "link cut",
     /// A batch for the holder does not arrive.
     FrameLost = "frame lost",
     /// A batch for the holder comes late.
@@ -107,6 +109,11 @@ faults! {
 }
 
 impl Fault {
+    /// Whether it happens to the store, or on the way to it.
+    pub fn is_of_store(self) -> bool {
+        (Self::StoreRequestLost..=Self::ScriptsFlushed).contains(&self)
+    }
+
     /// What happens to the lock service, and to processes.
     pub const OF_LOCK_AND_PROCESSES: &[Self] = &[
         Self::LockSilent,

@@ -8,26 +8,35 @@ use async_trait::async_trait;
 use flash_sale::peers::{Link, LinkError, Pieces, Text};
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::faults::Fault;
 use crate::sale_world::World;
-use crate::trace::{count, note};
+use crate::trace::{Rare, count, happened, note};
+
+/// How old a frame may get.
+pub const FRAME_LIFE: Duration = Duration::from_secs(2);
 
 /// Reaches the other instances of its world, by the addresses `p0`, `p1` and so on. A restarted instance has the address of its
 /// last life.
-pub struct SimulatedLink(pub Weak<World>);
+pub struct SimulatedLink {
+    pub world: Weak<World>,
+    /// The process whose link it is.
+    pub from: String,
+}
 
 #[async_trait]
 impl Link for SimulatedLink {
     async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
         let nobody = || LinkError::NotSent("nobody listens there".into());
         let number: usize = address[1..].parse().expect("an address of this world");
-        let world = self.0.upgrade().ok_or_else(nobody)?;
+        let world = self.world.upgrade().ok_or_else(nobody)?;
         let faults = &world.faults;
         let frame = frame();
         let (there, back) = (world.latency(), world.latency());
+        let on_its_way = world.has_frame(&self.from);
         sleep(there).await;
         if faults.strikes(Fault::LinkRefused) || !world.is_up(number) {
             return Err(nobody());
@@ -37,12 +46,23 @@ impl Link for SimulatedLink {
         let is_lost = faults.strikes(Fault::FrameLost);
         let is_late = faults.strikes(Fault::FrameLate);
         let is_twice = faults.strikes(Fault::FrameTwice);
-        let late = faults.draw(|chance| chance.millis(0, 6000));
-        let late = if is_late { late } else { Duration::ZERO };
-        let again = faults.draw(|chance| chance.millis(0, 6000));
+        let is_cut = faults.strikes(Fault::LinkCut);
+        // half of what comes late counts still
+        let late = || {
+            faults.draw(|chance| {
+                let most = if chance.one_in(2) { FRAME_LIFE } else { 3 * FRAME_LIFE };
+                chance.millis(0, most.as_millis() as u64)
+            })
+        };
+        let (again, late) = (late(), late());
         if is_twice {
             deliver(&world, number, again, frame.clone(), None);
         }
+        if is_cut {
+            deliver(&world, number, late, frame, None);
+            return Err(LinkError::NoAnswer("the link broke".into()));
+        }
+        let late = if is_late { late } else { Duration::ZERO };
         if is_lost {
             // nothing comes back, and nothing ends
             world.network.spawn(async move { answer.closed().await });
@@ -53,10 +73,11 @@ impl Link for SimulatedLink {
                 world.network.spawn(async move { answer.closed().await });
             }
         }
-        let pieces = unfold(answered, move |mut answered| async move {
+        let pieces = unfold((answered, on_its_way), move |(mut answered, on_its_way)| async move {
             let line: Option<Vec<u8>> = answered.recv().await;
             sleep(back).await;
-            Some((line.map(Into::into).ok_or_else(|| "the link broke".into()), answered))
+            let line = line.map(Into::into).ok_or_else(|| "the link broke".into());
+            Some((line, (answered, on_its_way)))
         });
         Ok(pieces.boxed())
     }
@@ -75,7 +96,11 @@ fn deliver(
         sleep(after).await;
         let Some((process, sale)) = to.instance(number) else { return };
         note(&process.name, || format!("a frame comes: {}", String::from_utf8_lossy(&frame)));
+        let (here, is_late) = (to.has_frame(&process.name), after > FRAME_LIFE);
+        let is_given_up = to.judge_of_patience(&frame);
+        drop(to);
         process.spawn(async move {
+            let _here = here;
             let Some(door) = sale.door() else { return };
             drop(sale);
             let mut lines = door.answer(&frame);
@@ -86,16 +111,32 @@ fn deliver(
                         None => pending().await,
                     }
                 };
-                tokio::select! {
+                let line = tokio::select! {
                     biased;
-                    () = gone => return,
-                    line = lines.next() => match (line, &answer) {
-                        (None, _) => return,
-                        (Some(line), Some(answer)) => drop(answer.send(line)),
-                        (Some(_), None) => {}
-                    },
+                    () = gone => return is_given_up(),
+                    line = lines.next() => line,
+                };
+                let Some(line) = line else { return };
+                count_refusal(&line, is_late);
+                if let Some(answer) = &answer {
+                    drop(answer.send(line));
                 }
             }
         });
     });
+}
+
+/// Counts what a door says of a frame that it does not take, and of orders whose fates it does not know.
+fn count_refusal(line: &[u8], is_late: bool) {
+    let line: Value = serde_json::from_slice(line).unwrap_or_default();
+    match line["not_done"].as_str() {
+        Some("repeated") => happened(Rare::FrameRepeated),
+        Some("not-the-holder") => happened(Rare::FrameForAnother),
+        Some("too-late") if is_late => happened(Rare::FrameTooLate),
+        _ => {}
+    }
+    let fates = line["done"]["fates"].as_array();
+    if fates.is_some_and(|fates| fates.iter().any(|fate| fate == "unknown")) {
+        happened(Rare::FateUnknown);
+    }
 }

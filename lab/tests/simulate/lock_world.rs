@@ -24,6 +24,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// One seed of so many tells a story: a process may not ask for one of two names, and keeps the other one.
 pub const DENIED: u64 = 16;
 
+/// In one of so many, and so many later, nothing goes wrong.
+pub const CALM: u64 = 12;
+
 /// What a run is like.
 #[derive(Debug)]
 pub struct Shape {
@@ -426,6 +429,7 @@ impl Actor {
             }
             1 => {
                 let waits = world.waits(&self.process, &name);
+                let (token, asked_at) = (guard.token().revision(), Instant::now());
                 let patience = self.chance.millis(0, 2000);
                 let requeued = if self.chance.one_in(3) {
                     timeout(patience, guard.requeue()).await.ok()
@@ -435,6 +439,15 @@ impl Actor {
                 drop(waits);
                 let Some(Ok(next)) = requeued else { return };
                 count("a lock was handed over");
+                // to nobody else, and so it takes a request
+                let (took, most) = (asked_at.elapsed(), 2 * world.shape.latency + 2);
+                let is_to_itself = next.token().revision() == token + 1;
+                if is_to_itself
+                    && world.faults.allowed().is_empty()
+                    && took > Duration::from_millis(most)
+                {
+                    too_late(&format!("a hand-over of {name} took {took:?}"));
+                }
                 world.granted(&self.process, &next);
                 guard = next;
             }
@@ -469,6 +482,7 @@ pub async fn run(
     let mut chance = Chance::new(setup.seed);
     let is_denied = setup.seed.is_multiple_of(DENIED);
     let of_story = is_denied.then_some(&[Fault::LockRefuses][..]);
+    let of_story = of_story.or((setup.seed % DENIED == CALM).then_some(&[][..]));
     let faults = Arc::new(Faults::new(chance.fork(), of_story, &setup.without_faults));
     let mut shape = Shape::new(&mut chance);
     if is_denied {

@@ -313,11 +313,13 @@ fn run_all(options: &Options) -> ExitCode {
     }
     // of what never happens, nothing is known
     let is_all = options.world.is_none() && options.without.is_none() && sum.failed.is_none();
-    let times = |event: &&Rare| sum.counts.get(event.name()).copied().unwrap_or_default();
-    let is_rare = |event: &&Rare| is_all && sum.seeds >= ENOUGH && times(event) * 100 < sum.seeds;
-    let too_rare: Vec<_> = Rare::ALL.iter().filter(is_rare).collect();
-    for event in &too_rare {
-        println!("too rare: {}", event.name());
+    let times = |name: &str| sum.counts.get(name).copied().unwrap_or_default();
+    let is_rare = |name: &&str| is_all && sum.seeds >= ENOUGH && times(name) * 100 < sum.seeds;
+    let names = Rare::ALL.iter().map(|event| event.name());
+    let names = names.chain(Fault::ALL.iter().map(|fault| fault.name()));
+    let too_rare: Vec<_> = names.filter(is_rare).collect();
+    for name in &too_rare {
+        println!("too rare: {name}");
     }
     let verdict = match (&sum.failed, &too_rare[..]) {
         (Some(_), _) => "VIOLATED",

@@ -1,7 +1,6 @@
 //! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
 
-use std::collections::BTreeSet;
-use std::iter;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,10 +20,10 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Setup;
 use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
-use crate::link::SimulatedLink;
-use crate::locks::{Client, LockService};
+use crate::link::{FRAME_LIFE, SimulatedLink};
+use crate::locks::{Client, LockService, Truth};
 use crate::process::{Scheduler, Simulated};
-use crate::shop::{self, BEGIN, Shop};
+use crate::shop::{self, BEGIN, SNAPSHOTS, Shop};
 use crate::store::Refusal;
 use crate::trace::{
     Rare, count, happened, has_happened, is_violated, left_over, locked, note, too_late, violation,
@@ -120,6 +119,16 @@ impl Shape {
         self.ttl * 3 + self.response_timeout * 6 + Duration::from_secs(1)
     }
 
+    /// How soon nothing is done any more for an order that its buyer gave up, in microseconds: unless calls of the store take
+    /// long, or processes stand still.
+    fn over_in(&self, faults: &BTreeSet<Fault>) -> Option<u64> {
+        let holds_up = |fault: &Fault| {
+            fault.is_of_store() || matches!(fault, Fault::Paused | Fault::PausedBriefly)
+        };
+        let limit = FRAME_LIFE + self.wait_timeout + self.response_timeout;
+        (!faults.iter().any(holds_up)).then_some(limit.as_micros() as u64)
+    }
+
     /// How long an order may take at an instance that runs.
     fn longest(&self) -> Duration {
         self.wait_timeout * 2 + self.response_timeout * 6 + Duration::from_secs(1)
@@ -137,7 +146,7 @@ pub const STORIES: &[Story] = &[
     // the store refuses to write
     (&[Fault::StoreFull], |shape| {
         shape.be_patient(2, 300);
-        (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
+        (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 100);
         shape.faults_last = Duration::from_secs(12);
     }),
     // an attempt arrives when its order was answered, and units have come back
@@ -196,6 +205,22 @@ pub const STORIES: &[Story] = &[
         (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
         shape.faults_last = Duration::from_secs(12);
     }),
+    // a batch for the holder comes again, when its orders were answered and units have come back
+    (&[Fault::FrameTwice], |shape| shape.be_linked(2, true)),
+    // it comes late, when its buyers have given up
+    (&[Fault::FrameLate], |shape| {
+        shape.be_linked(2, false);
+        shape.wait_timeout = Duration::from_millis(500);
+    }),
+    // it is not answered, and asked for again when units have come back
+    (&[Fault::FrameLost, Fault::FatesLost, Fault::LinkRefused], |shape| shape.be_linked(2, true)),
+    // the link breaks meanwhile, and the next sale begins
+    (&[Fault::FatesLost, Fault::LinkCut], |shape| {
+        shape.be_linked(4, false);
+        shape.next_sale_in = Some(shape.next_sale_in.unwrap_or(shape.ttl));
+    }),
+    // the holder's store is slow
+    (&[Fault::StoreSlow], |shape| shape.be_linked(3, false)),
 ];
 
 /// Of one run of eight: a replica is behind, and takes over.
@@ -215,6 +240,18 @@ impl Shape {
             (Duration::from_millis(ttl), Duration::from_millis(200));
         self.wait_timeout = Duration::from_secs(5);
     }
+
+    /// So many instances that send their orders to the holder; of few units, which come back soon.
+    fn be_linked(&mut self, instances: usize, is_scarce: bool) {
+        self.be_patient(instances, 1000);
+        self.peers.fill(true);
+        (self.buyers, self.orders, self.units) = (6, 8, 50);
+        (self.next_sale_in, self.faults_last) = (None, Duration::from_secs(8));
+        if is_scarce {
+            (self.terms.hold_seconds, self.terms.per_user) = (Some(1), None);
+            self.units = 2;
+        }
+    }
 }
 
 pub struct World {
@@ -228,6 +265,26 @@ pub struct World {
     state: Mutex<State>,
     lives: AtomicU64,
     buyers: AtomicU64,
+    /// For each process, the batches of or for a peer that are on their way, and the calls for orders that it has not answered.
+    busy: Mutex<BTreeMap<(String, Busy), usize>>,
+}
+
+/// What a process has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Busy {
+    Frame,
+    Call,
+}
+
+/// Something that a process has to do, until this is dropped.
+pub struct IsBusy(Arc<World>, (String, Busy));
+
+impl Drop for IsBusy {
+    fn drop(&mut self) {
+        if let Some(count) = locked(&self.0.busy).get_mut(&self.1) {
+            *count -= 1;
+        }
+    }
 }
 
 struct State {
@@ -250,6 +307,8 @@ struct Attempt {
     to: usize,
     sent: u64,
     may_be_done: bool,
+    /// When it was given up, if it was: soon after that, nothing is done for it any more.
+    given_up: Option<u64>,
     /// The place of the entry that it was told of, if it was accepted now, and by whom.
     told: Option<(u64, String)>,
 }
@@ -331,7 +390,8 @@ impl World {
                 wait_timeout: self.shape.wait_timeout,
                 etcd: None,
                 peers: self.shape.peers[number].then(|| {
-                    let link = SimulatedLink(Arc::downgrade(self));
+                    let link =
+                        SimulatedLink { world: Arc::downgrade(self), from: process.name.clone() };
                     Arc::new(Peers::new(&format!("p{number}"), Arc::new(link)))
                 }),
             };
@@ -357,9 +417,39 @@ impl World {
         Some((Arc::clone(&running.process), running.sale.clone()?))
     }
 
+    /// What to do when the sender of a frame waits no longer for its answer: it may where the lock was lost, or something else
+    /// than a slow store delays the answer.
+    pub fn judge_of_patience(self: &Arc<Self>, frame: &[u8]) -> impl FnOnce() + Send + use<> {
+        let is_slow = |fault: &Fault| *fault == Fault::StoreSlow;
+        let frame: Value = serde_json::from_slice(frame).unwrap_or_default();
+        let key = frame["tenure"]["key"].as_str().unwrap_or_default().to_owned();
+        let (world, judges) = (Arc::downgrade(self), self.faults.allowed().iter().all(is_slow));
+        move || {
+            let Some(world) = world.upgrade().filter(|_| judges) else { return };
+            if world.locks.truth("stock", &key) == Truth::Holds {
+                violation(format!("a peer gave {key} up, whose store is slow"));
+            }
+        }
+    }
+
+    /// Until this is dropped, a batch of or for a peer is on its way at this process.
+    pub fn has_frame(self: &Arc<Self>, who: &str) -> IsBusy {
+        self.is_busy(who, Busy::Frame)
+    }
+
+    fn is_busy(self: &Arc<Self>, who: &str, with: Busy) -> IsBusy {
+        let what = (who.to_owned(), with);
+        *locked(&self.busy).entry(what.clone()).or_default() += 1;
+        IsBusy(Arc::clone(self), what)
+    }
+
+    fn how_busy(&self, who: &str, with: Busy) -> usize {
+        locked(&self.busy).get(&(who.to_owned(), with)).copied().unwrap_or_default()
+    }
+
     /// Sends a call to an instance. The call goes with its caller: a handler whose client leaves is dropped.
     async fn call<R: Send + 'static, F>(
-        &self,
+        self: &Arc<Self>,
         to: usize,
         patience: Duration,
         call: impl FnOnce(Sale) -> F,
@@ -371,8 +461,9 @@ impl World {
         sleep(there).await;
         let Some((process, sale)) = self.instance(to) else { return Err(NoAnswer::Refused) };
         let (mut answer, answered) = oneshot::channel();
-        let work = call(sale);
+        let (work, is_busy) = (call(sale), self.is_busy(&process.name, Busy::Call));
         process.spawn(async move {
+            let _is_busy = is_busy;
             tokio::select! {
                 biased;
                 () = answer.closed() => {}
@@ -511,6 +602,9 @@ impl Buyer {
 
     /// Orders, until that is decided; then pays, gives back or asks again.
     async fn order(&mut self) {
+        if self.world.shape.terms.hold_seconds.is_some() && self.chance.one_in(8) {
+            return self.regret().await;
+        }
         let number = {
             let mut state = locked(&self.world.state);
             state.next_order += 1;
@@ -630,28 +724,59 @@ impl Buyer {
         }
     }
 
-    /// Confirms an order and cancels it at once, at one instance: the calls are carried out in the order in which they came.
+    /// Makes two calls at an instance, the second one so long after the first one: they are carried out in this order.
+    async fn one_behind_the_other(
+        &self,
+        to: usize,
+        [first, second]: [Order; 2],
+        pause: Duration,
+    ) -> [Result<Result<Outcome, SaleError>, NoAnswer>; 2] {
+        let both = |sale: Sale| async move {
+            let second = async {
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+                sale.reduce(second).await
+            };
+            let (first, second) = futures_util::future::join(sale.reduce(first), second).await;
+            [first, second]
+        };
+        match self.world.call(to, self.world.shape.longest() * 3, both).await {
+            Ok(both) => both.map(Ok),
+            Err(why) => [Err(why), Err(why)],
+        }
+    }
+
+    /// Orders, and cancels that before there is an answer: the load test does not, and so its judge knows nothing of it.
+    async fn regret(&mut self) {
+        happened(Rare::Regretted);
+        let (world, id) = (&self.world, format!("undone-{:x}", self.chance.next()));
+        let to = self.chance.index(world.shape.instances);
+        let orders = [Action::Reserve, Action::Cancel];
+        let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
+        // until the first one has read the stock
+        let pause = Duration::from_millis(4 * world.shape.latency + self.chance.below(50));
+        let said = self.one_behind_the_other(to, orders, pause).await;
+        let [Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))] = said else { return };
+        if self.world.faults.allowed().iter().all(|fault| !fault.is_of_store()) {
+            violation(format!("the cancellation of {id} overtook it"));
+        }
+    }
+
+    /// Confirms an order and cancels it at once.
     async fn oppose(&mut self, number: u64) {
+        happened(Rare::OpposedChanges);
         let world = Arc::clone(&self.world);
         let to = self.chance.index(world.shape.instances);
         let (sent, quantity) = (world.now(), world.shape.quantity);
-        let calls = [Action::Confirm, Action::Cancel];
-        let [confirm, cancel] = calls.map(|action| self.make(number, action, quantity));
-        let both = |sale: Sale| async move {
-            let (confirmed, cancelled) =
-                futures_util::future::join(sale.reduce(confirm), sale.reduce(cancel)).await;
-            [confirmed, cancelled]
-        };
-        let said = match world.call(to, world.shape.longest() * 3, both).await {
-            Ok(both) => both.map(Ok),
-            Err(why) => [Err(why), Err(why)],
-        };
+        let changes = [Action::Confirm, Action::Cancel];
+        let orders = changes.map(|action| self.make(number, action, quantity));
+        let said = self.one_behind_the_other(to, orders, Duration::ZERO).await;
         let times = (sent, world.now());
-        happened(Rare::OpposedChanges);
         // the judge knows one change after the other
-        for (action, said) in calls.into_iter().zip(&said) {
-            if !self.record(number, Some(action), to, times, said) {
-                self.decide(number, Some(action), false).await;
+        for (change, said) in changes.into_iter().zip(&said) {
+            if !self.record(number, Some(change), to, times, said) {
+                self.decide(number, Some(change), false).await;
             }
         }
         let [confirmed, cancelled] = said;
@@ -698,6 +823,11 @@ impl Buyer {
             Ok(Ok(Outcome::Over { .. })) if change.unwrap_or_default() == Action::Reserve => true,
             Ok(said) => accepted(said).is_some() || !problem(said).3,
         };
+        let is_given_up = match said {
+            Err(why) => !matches!(why, NoAnswer::Refused),
+            Ok(said) => matches!(said, Err(SaleError::OutcomeUnknown { .. })),
+        };
+        let given_up = is_given_up.then_some(ended);
         let told = said.as_ref().ok().and_then(accepted).filter(|(_, replayed)| !replayed);
         let told = told.map(|(entry, _)| (entry.position, entry.instance.clone()));
         let action = change.unwrap_or_default();
@@ -714,7 +844,8 @@ impl Buyer {
         fields.insert("sent".into(), sent.into());
         fields.insert("ended".into(), ended.into());
         let mut state = locked(&world.state);
-        state.attempts.push(Attempt { order: id, action, to, sent, may_be_done, told });
+        let attempt = Attempt { order: id, action, to, sent, may_be_done, given_up, told };
+        state.attempts.push(attempt);
         state.record.push(json!({ "attempt": outcome }));
         matches!(said, Ok(said) if accepted(said).is_some() || problem(said).2)
     }
@@ -767,6 +898,7 @@ pub async fn run(
         state: Mutex::new(state),
         lives: AtomicU64::new(0),
         buyers: AtomicU64::new(0),
+        busy: Mutex::default(),
     });
     for number in 0..world.shape.instances {
         world.start(number);
@@ -900,6 +1032,10 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         }
         Fault::StoreFull => {
             world.faults.refuses(now + while_away);
+            if (world.shape.batch_size as u64) < 2 * world.shape.buyers {
+                // each batch that is refused answers few of those that wait
+                world.faults.delays(None, now + while_away);
+            }
             count(refuses);
             Shop::refuse(refusal, while_away);
         }
@@ -908,15 +1044,21 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             if world.shop.has_flight(&process.name) {
                 happened(Rare::PausedOnTheWay);
             }
+            if world.how_busy(&process.name, Busy::Frame) > 0 {
+                happened(Rare::PausedWithFrame);
+            }
             process.pause(times.long, &world.network);
         }
         Fault::Killed | Fault::Stopped => {
             process.disturb();
+            let is_stop = fault == Fault::Stopped;
             if world.shop.has_flight(&process.name) {
-                let is_stop = fault == Fault::Stopped;
                 happened(if is_stop { Rare::StoppedOnTheWay } else { Rare::KilledOnTheWay });
             }
-            if fault == Fault::Stopped {
+            if world.how_busy(&process.name, Busy::Frame) > 0 {
+                happened(if is_stop { Rare::StoppedWithFrame } else { Rare::KilledWithFrame });
+            }
+            if is_stop {
                 stop(world, &process, &sale, chance.one_in(2).then_some(times.brief)).await;
             }
             note(&process.name, || "ends".into());
@@ -934,9 +1076,9 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     process.run(|| drop(sale));
 }
 
-/// Tells an instance to stop, and kills it after this time if there is one. Else it ends in time.
+/// Tells an instance to stop, and kills it after this time if there is one. Else it ends in time, and has answered everybody.
 async fn stop(
-    world: &World,
+    world: &Arc<World>,
     process: &Arc<Simulated>,
     sale: &Sale,
     killed_after: Option<Duration>,
@@ -951,12 +1093,17 @@ async fn stop(
     let within = world.shape.stops_within();
     let limit = killed_after.unwrap_or(within * 2 + world.shape.ttl * 3);
     drop(timeout(limit, &mut ended).await);
-    let since = process.disturbed_at();
-    if killed_after.is_none()
-        && process.is_running()
-        && since.is_some_and(|since| since.elapsed() > within)
-    {
+    if killed_after.is_some() || !process.is_running() {
+        return;
+    }
+    if process.disturbed_at().is_some_and(|since| since.elapsed() > within) {
         too_late(&format!("{} did not stop within {within:?}", process.name));
+    }
+    // those who read the stock first
+    sleep(world.shape.response_timeout * 3).await;
+    let calls = world.how_busy(&process.name, Busy::Call);
+    if calls > 0 && process.is_running() {
+        left_over(&format!("{calls} calls that {} has not answered", process.name));
     }
 }
 
@@ -1033,7 +1180,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
         judge(world, before).await;
     }
     if chance.one_in(3) && world.shape.next_sale_in.is_none() {
-        lose_writes(world, chance.between(1, 8) as usize).await;
+        lose_writes(world, chance).await;
     }
     rest(world).await;
     count("sales");
@@ -1185,11 +1332,14 @@ fn check_attempts(world: &World, entry: &Accepted) {
     let state = locked(&world.state);
     let is_own = |attempt: &&Attempt| attempt.order == entry.order.as_str();
     let written_at = entry.time.micros() - BEGIN;
+    let over_in = world.shape.over_in(world.faults.allowed());
+    let is_over = |given_up: u64| over_in.is_some_and(|time| given_up + time < written_at);
     let can_be = |attempt: &Attempt| {
         attempt.action == action
             && entry.instance.starts_with(&format!("p{}.", attempt.to))
             && attempt.sent <= written_at
             && attempt.may_be_done
+            && !attempt.given_up.is_some_and(is_over)
     };
     let mut own = state.attempts.iter().filter(is_own).peekable();
     if own.peek().is_some() && !own.any(can_be) {
@@ -1202,7 +1352,8 @@ fn check_attempts(world: &World, entry: &Accepted) {
 }
 
 /// The store loses its last writes: who was told of them notices, and nobody sells before an operator accepts the loss.
-async fn lose_writes(world: &Arc<World>, loses: usize) {
+async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
+    let loses = chance.between(1, SNAPSHOTS as u64) as usize;
     let last = {
         let state = locked(&world.state);
         state.attempts.iter().filter_map(|attempt| attempt.told.clone()).max()
@@ -1213,25 +1364,40 @@ async fn lose_writes(world: &Arc<World>, loses: usize) {
         lives.position(|it| it.as_ref().is_some_and(|it| it.process.name == *at))
     });
     let Some((number, (position, _))) = number.zip(last) else { return };
+    let others = (0..world.shape.instances).filter(|other| *other != number);
+    let others: Vec<_> = others.collect();
+    // now and then nobody else remembers, as who wrote it has died
+    let are_new = chance.one_in(2);
+    for other in others.iter().filter(|_| are_new) {
+        let gone = locked(&world.state).instances[*other].take();
+        gone.iter().for_each(|gone| gone.process.kill());
+        drop(gone);
+        world.start(*other);
+    }
+    sleep(world.shape.ttl * 2).await;
     world.shop.restart(loses);
     if shop::entries() as u64 >= position {
         return;
     }
-    count("stores that lost entries");
+    happened(Rare::EntriesLost);
     note("fault", || format!("the store loses its last {loses} writes"));
     let patience = world.shape.longest() * 2;
-    let others = (0..world.shape.instances).filter(|other| *other != number);
-    for (at, try_again) in iter::once(number).chain(others).chain([number]).zip(0..) {
+    // one that knows nothing of it may sell, and holds the lock when the other ones are asked
+    let first = others.first().filter(|_| are_new && chance.one_in(2));
+    let asked = first.into_iter().chain([&number]).chain(&others).chain([&number]);
+    // once one that remembers has reached the store
+    let mut is_known = false;
+    for (at, try_again) in asked.zip(0..) {
         let id = format!("lost-{try_again}");
         let order = order(&id, &id, 1, Action::Reserve);
         let asked_at = Instant::now();
-        let said = world.call(at, patience, |sale| async move { sale.reduce(order).await }).await;
+        let said = world.call(*at, patience, |sale| async move { sale.reduce(order).await }).await;
         if asked_at.elapsed() > world.shape.decides_within() {
             too_late("a loss was told");
         }
         match said {
-            Ok(Err(error)) if error.word() == "store-rolled-back" => {}
-            Ok(Ok(Outcome::Reserved(entry))) => {
+            Ok(Err(error)) if error.word() == "store-rolled-back" => is_known = true,
+            Ok(Ok(Outcome::Reserved(entry))) if is_known || *at == number => {
                 violation(format!(
                     "{} sold after the store had lost entry {position}",
                     entry.instance

@@ -21,8 +21,8 @@ use crate::trace::{Rare, count, happened, locked, note};
 /// When the simulated time begins, in microseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000_000;
 
-/// The data of so many moments is kept, for a store that loses its last writes.
-const SNAPSHOTS: usize = 8;
+/// The data of so many moments is kept, for a store that loses its last entries.
+pub const SNAPSHOTS: usize = 8;
 
 /// The safeguards of the script that can be taken out: what stands there, and what comes in its place.
 pub const SAFEGUARDS: [(&str, &str, &str); 5] = [
@@ -45,7 +45,7 @@ struct Server {
     began_at: Instant,
     /// The safeguard that is taken out of its scripts.
     without: Option<String>,
-    /// The data before the latest writes.
+    /// The data before the latest entries.
     before: VecDeque<Data>,
     /// Until when it refuses to write.
     refuses_until: Instant,
@@ -80,7 +80,11 @@ fn on_server<R>(work: impl FnOnce(&mut Server) -> R) -> R {
 
 /// How many entries the ledger has.
 pub fn entries() -> usize {
-    on_server(|server| server.store.data.get::<Vec<Text>>(b"ledger").map_or(0, Vec::len))
+    on_server(|server| entries_in(&server.store.data))
+}
+
+fn entries_in(data: &Data) -> usize {
+    data.get::<Vec<Text>>(b"ledger").map_or(0, Vec::len)
 }
 
 /// Runs a request. What arrives late is told apart.
@@ -98,9 +102,11 @@ fn call(request: &[Text], is_late: bool) -> Reply {
         let before = server.store.data.clone();
         let changed = server.without.as_deref().and_then(|without| change(request, without));
         let reply = server.store.call(now, changed.as_deref().unwrap_or(request));
-        server.before.push_back(before);
-        if server.before.len() > SNAPSHOTS {
-            server.before.pop_front();
+        if entries_in(&before) < entries_in(&server.store.data) {
+            server.before.push_back(before);
+            if server.before.len() > SNAPSHOTS {
+                server.before.pop_front();
+            }
         }
         server.recover();
         server.count_events(request, &reply, is_late);
