@@ -63,6 +63,7 @@ end
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
   local hold, held = terms.hold_seconds, false
+  local ended = terms.closes and now() >= terms.closes and decimal(terms.closes)
   local is_due = hold and #due(1) > 0
   -- where holds are due, a batch says what is held
   local ends_in = hold and not is_due and first_end()
@@ -81,7 +82,7 @@ if operation == 'lookup' then
     end
   end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false, held}, sale, fence, running, records, changes})
+    {stock, is_due and 1 or 0, terms.per_order or false, held, ended or false}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

@@ -213,8 +213,11 @@ local function missing()
   if not sale and (position > 0 or terms_text) then return SALE end
   if not terms_text and (ended > 0 or open_holds > 0 or buyers > 0) then return TERMS end
   if recorded == 0 then return (open_holds > 0 or buyers > 0) and ORDERS end
+  if hold and open_holds == 0 then
+    local units, length = counted(redis.call('HGET', BUYERS, HELD))
+    if units > 0 and length == position or recorded > ended then return HOLDS end
+  end
   return not lucky and LUCKY or not initial and INITIAL or per_user and buyers == 0 and BUYERS
-    or hold and recorded > ended and open_holds == 0 and HOLDS
 end
 wrong = missing()
 if wrong then return damaged(wrong, 'is missing') end
@@ -398,7 +401,9 @@ local held_details
 local function too_few(number)
   local answer = 'sold-out\t' .. decimal(stock)
   if not hold or is_counted and number > stock + held_before + sold - confirmed then return answer end
-  held_details = held_details or '\tw' .. decimal(first_end() or hold * 1000000) .. '\th' .. hold
+  local ends_in = first_end() or (#held > 0 or #delayed > 0) and hold * 1000000
+  if not ends_in then return answer end
+  held_details = held_details or '\tw' .. decimal(ends_in) .. '\th' .. hold
   return answer .. held_details
 end
 
