@@ -271,7 +271,7 @@ end
 
 -- The time until the first open hold ends, in microseconds (0 if its record is damaged); nil if no hold is open that will end.
 local function first_end()
-  local key = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), '(inf', 'LIMIT', 0, 1)[1]
+  local key = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), decimal(LARGEST), 'LIMIT', 0, 1)[1]
   if not key then return end
   local _, hold_end = fields_of(redis.call('HGET', ORDERS, key) or '')
   return math.max(0, (tonumber(hold_end or '') or 0) - now())
