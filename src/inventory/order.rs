@@ -535,17 +535,19 @@ impl Outcome {
         }
     }
 
-    /// Whether the same order could get another outcome when the script runs once more. Holds bring units back.
-    pub(crate) fn may_change(&self, has_holds: bool) -> bool {
-        match self {
-            Self::SoldOut { .. } | Self::LimitReached { .. } => has_holds,
-            Self::AllHeld { .. }
-            | Self::NotConfirmed
-            | Self::NotStarted { .. }
-            | Self::Unknown
-            | Self::HoldsDue => true,
-            _ => false,
-        }
+    /// Whether the same order could get another outcome when the script runs once more. Units come back when a hold ends or an
+    /// order is returned.
+    pub(crate) fn may_change(&self) -> bool {
+        matches!(
+            self,
+            Self::SoldOut { .. }
+                | Self::LimitReached { .. }
+                | Self::AllHeld { .. }
+                | Self::NotConfirmed
+                | Self::NotStarted { .. }
+                | Self::Unknown
+                | Self::HoldsDue
+        )
     }
 
     /// The units left after it, if the outcome says so.

@@ -64,9 +64,10 @@ end
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
   local hold, held = terms.hold_seconds, false
-  local first = hold and redis.call('ZRANGEBYSCORE', HOLDS, '-inf', 'inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local ended = terms.closes and now() >= terms.closes and decimal(terms.closes)
   -- the hold of a damaged order never ends
-  local ends_in = first and math.min((tonumber(first) or math.huge) - now(), hold * 1000000)
+  local first = hold and redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local ends_in = first and math.min(tonumber(first) - now(), hold * 1000000)
   local is_due = first and ends_in <= 0
   -- where holds are due, a batch says what is held
   if first and not is_due then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
@@ -84,7 +85,7 @@ if operation == 'lookup' then
     end
   end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false, held}, sale, fence, running, records, changes})
+    {stock, is_due and 1 or 0, terms.per_order or false, held, ended or false}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

@@ -90,6 +90,8 @@ pub struct Available {
     pub per_order: Option<u32>,
     /// What is held, unless nothing is, or some holds are over.
     pub held: Option<Held>,
+    /// When the sale ended.
+    pub ended: Option<Timestamp>,
 }
 
 /// The units that are held.
@@ -106,6 +108,10 @@ pub struct Held {
 impl Available {
     /// The outcome of an order of so many units, which are more than are left.
     pub(crate) fn too_few_for(&self, quantity: Quantity) -> Outcome {
+        // what is held does not come back to anyone
+        if let Some(at) = self.ended {
+            return Outcome::SaleEnded { at };
+        }
         let remaining = u64::try_from(self.stock).unwrap_or(0);
         let missing = i64::from(quantity.get()) - self.stock;
         match self.held.filter(|held| held.units.is_none_or(|units| units >= missing)) {
@@ -236,7 +242,7 @@ impl Inventory {
     /// See [`available`](Self::available).
     pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
         type Held = (Option<i64>, u64, u32);
-        type Left = (i64, bool, Option<u32>, Option<Held>);
+        type Left = (i64, bool, Option<u32>, Option<Held>, Option<u64>);
         type Found = (Left, Option<String>, Option<String>, String, Records, Records);
         let sent = self.watermarks.of(item);
         let found: Found = self.read(Call::read("lookup", item, &sent).arg(keys)).await?;
@@ -253,13 +259,15 @@ impl Inventory {
             let fence = fence.as_deref().and_then(parse_token);
             self.watermarks.raise(item, &sent, fence, &name, latest);
         }
-        let (stock, is_due, per_order, held) = available;
+        let (stock, is_due, per_order, held, ended) = available;
         let held = held.map(|(units, micros, hold_seconds)| self::Held {
             units,
             ends_in: Duration::from_micros(micros),
             hold_seconds,
         });
-        Ok(Lookup { available: Available { stock, is_due, per_order, held }, sale, orders })
+        let ended = ended.and_then(Timestamp::new);
+        let available = Available { stock, is_due, per_order, held, ended };
+        Ok(Lookup { available, sale, orders })
     }
 
     /// The running sale of `item`, and the sales that were replaced.

@@ -213,8 +213,11 @@ local function missing()
   if not sale and (position > 0 or terms_text) then return SALE end
   if not terms_text and (ended > 0 or open_holds > 0 or buyers > 0) then return TERMS end
   if recorded == 0 then return (open_holds > 0 or buyers > 0) and ORDERS end
+  if hold and open_holds == 0 then
+    local units, length = string.match(redis.call('HGET', BUYERS, HELD) or '', COUNT)
+    if (tonumber(units) or 0) > 0 and tonumber(length) == position or recorded > ended then return HOLDS end
+  end
   return not lucky and LUCKY or not initial and INITIAL or per_user and buyers == 0 and BUYERS
-    or hold and recorded > ended and open_holds == 0 and HOLDS
 end
 wrong = missing()
 if wrong then return damaged(wrong, 'is missing') end
@@ -398,7 +401,8 @@ local function too_few(number)
   if not hold or is_counted and number > stock + held_before + sold - confirmed then return answer end
   if not held_details then
     -- the hold of a damaged order never ends
-    local first = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), 'inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local first = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    if not first and #held == 0 and #delayed == 0 then return answer end
     local ends_in = math.min((tonumber(first or '') or math.huge) - now(), hold * 1000000)
     held_details = '\tw' .. decimal(ends_in) .. '\th' .. hold
   end

@@ -44,7 +44,7 @@ pub struct Stock {
 pub struct Units {
     /// Held, and not confirmed.
     pub held: Option<i64>,
-    /// Sold for good.
+    /// Sold, and not returned.
     pub confirmed: Option<i64>,
 }
 
@@ -61,7 +61,7 @@ pub enum Phase {
     Running,
     /// No unit is on sale, and some are held.
     AllHeld,
-    /// All units are sold for good.
+    /// All units are sold.
     SoldOut,
 }
 

@@ -271,7 +271,7 @@ impl<'a> Batch<'a> {
 
     /// The fates after an answer.
     fn answered(&mut self, answered: Answered) -> (Vec<Fate>, Option<Ending>) {
-        let SaleContext { inventory, stock_reads, .. } = &*self.lock.context;
+        let stock_reads = &self.lock.context.stock_reads;
         if let To::Store { .. } = self.to {
             self.lock.note_answer(self.item(), None, self.others_wait());
         }
@@ -281,14 +281,10 @@ impl<'a> Batch<'a> {
         }
         let (token, item) = (self.to.token(), self.item().clone());
         let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
-        let has_holds =
-            self.orders.iter().any(may_arrive) && inventory.items_with_holds().contains(&item);
         let mut ending = None;
         let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
             // a larger token makes the attempt stale that could carry it out
-            Ok(outcome)
-                if outcome.may_change(has_holds) && may_arrive(waiting) && LARGER_TOKEN.is_on() =>
-            {
+            Ok(outcome) if outcome.may_change() && may_arrive(waiting) && LARGER_TOKEN.is_on() => {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
             }

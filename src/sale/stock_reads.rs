@@ -33,8 +33,13 @@ impl StockReads {
                 let found = timeout(within, inventory.look_up(&item, &keys)).await;
                 let Lookup { available, orders, .. } =
                     found.unwrap_or_else(|_| Err(InventoryError::too_late()))?;
-                let seen = |order: Result<_, _>| order.map(|order| (available, order));
-                Ok(orders.into_iter().map(seen).collect())
+                // while it is not known what is held, an order of each read has a batch count it
+                let is_unknown = available.held.is_some_and(|held| held.units.is_none());
+                let seen = |(place, order): (usize, Result<_, _>)| {
+                    let is_due = available.is_due || is_unknown && place == 0;
+                    order.map(|order| (Available { is_due, ..available }, order))
+                };
+                Ok(orders.into_iter().enumerate().map(seen).collect())
             }
         });
         Self { orders, left: Mutex::default() }

@@ -43,7 +43,7 @@ pub struct StockState {
 pub struct Units {
     /// Units whose hold is open.
     pub held: Option<u64>,
-    /// Units that are sold for good.
+    /// Units that are sold.
     pub confirmed: Option<u64>,
 }
 

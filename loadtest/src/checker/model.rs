@@ -249,7 +249,8 @@ impl Sale {
 
     /// Compares what the buyer of an order of so many units asked for and was told with the entries so far.
     pub fn compare(&mut self, user: &str, id: &str, quantity: u64, order: &Order) {
-        let (can_gain, found) = (self.can_gain(), &mut self.found);
+        let (can_gain, has_holds) = (self.can_gain(), self.state.hold_seconds.is_some());
+        let found = &mut self.found;
         let standing = self.standings.get(&(user.to_owned(), id.to_owned()));
         let Standing { reserved, end, was_held, returned, .. } =
             standing.cloned().unwrap_or_default();
@@ -287,11 +288,19 @@ impl Sale {
                 found.add(Kind::Misreported, id);
             }
         }
-        let is_so = |told: Event| changes.clone().any(|change| change.event == told);
+        // without holds, an order is final from the start
+        let is_final = |told: Event| told == Event::Confirmed && !has_holds;
+        let is_so = |told| is_final(told) || changes.clone().any(|change| change.event == told);
         for (told, _) in order.told().filter(|(told, _)| !is_so(*told)) {
             let last = changes.clone().last();
             let there = last.map_or("not there".to_owned(), |last| format!("{:?}", last.event));
             found.add(Kind::ChangeLost, format!("{id}, {told:?} and {there}"));
+        }
+        let kept = FinalOutcome::Over(Event::Confirmed);
+        let is_kept =
+            |(event, asked): (Event, &Order)| event == Event::Returned && asked.outcome == kept;
+        if has_holds && order.asked().any(is_kept) {
+            found.add(Kind::ChangeLost, format!("{id}, not returned"));
         }
         let Some(first) = order.answer() else { return };
         for (event, asked) in order.asked() {

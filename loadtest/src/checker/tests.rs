@@ -382,6 +382,11 @@ const MUTATIONS: &[Mutation] = &[
             set_after(it, &state(1, 299, 299));
         },
     ),
+    // without holds, an order that its buyer cannot take back is final
+    ("", "PASS", |it| {
+        let kept = order(7, FinalOutcome::Over(Event::Confirmed));
+        it.orders[7].changes.push((Event::Cancelled, kept));
+    }),
     // 6 units are left: too few for an order of 7
     ("", "PASS: 294 of 300 units sold", |it| *it = history_of(7)),
     // no proof

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::finding::{Found, Kind, at, count, were};
-use super::history::{History, Tally, u64_from};
+use super::history::{History, StockState, Tally, u64_from};
 use super::model::Sale;
 use super::order::Event;
 use super::pause;
@@ -202,13 +202,24 @@ fn check_states(history: &History, found: &mut Found) {
             format!("stock {stock} + lucky {lucky} = {sum}, and the sale began with {initial}");
         found.add(Kind::Unbalanced, what);
     }
-    if let Some((other_url, other)) = history.after.iter().find(|(_, state)| state != after) {
+    if let Some((other_url, other)) = history.after.iter().find(|(_, state)| differ(state, after)) {
         let [this, other] = [(url, after), (other_url, other)].map(|(url, state)| {
             let (stock, lucky, orders) = (state.stock, state.lucky, state.orders);
             format!("{url} tells stock {stock}, lucky {lucky}, {orders} orders")
         });
         found.add(Kind::StatesDiffer, format!("{this}, but {other}"));
     }
+}
+
+/// Whether two instances contradict each other. One of an earlier build does not tell the `units`, and a number can be unknown.
+fn differ(one: &StockState, other: &StockState) -> bool {
+    let units = one.units.zip(other.units);
+    let pairs =
+        units.map(|(one, other)| [(one.held, other.held), (one.confirmed, other.confirmed)]);
+    let is_other =
+        |(one, other): (Option<u64>, Option<u64>)| one.zip(other).is_some_and(|(a, b)| a != b);
+    pairs.into_iter().flatten().any(is_other)
+        || StockState { units: None, ..one.clone() } != StockState { units: None, ..other.clone() }
 }
 
 /// What the sums contradict, without a ledger. An order without an answer may have taken its units.

@@ -172,6 +172,11 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let text = shop.call_with("POST /stock/reduce", &[("accept", "text/plain")], "").await;
     assert_eq!((text.status.as_u16(), &*text.text), (409, "8080 reduce stock held, try again\n"));
     waits.insert(retry_after(&text));
+    // an instance that does not count wrote last: a refused order has a batch count
+    let mut raw = shop.raw().await;
+    raw.run_with::<()>("HDEL buyers", "\theld").await;
+    order("c", "").await.problem(409, "all-held");
+    assert_eq!(shop.stock().await["units"], units);
     assert!(waits.len() > 1 && waits.iter().all(|wait| (50..=90).contains(wait)), "{waits:?}");
     let confirmed = shop.ask("POST /orders/a/confirm?user=alice").await;
     assert!(!is_replayed(&confirmed));
@@ -196,7 +201,6 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     shop.call("GET /orders/a/cancel").await.problem(405, "method-not-allowed");
 
     // the buyer of `b` never pays
-    let mut raw = shop.raw().await;
     let record: String = raw.run("HGET orders b").await;
     let mut fields: Vec<_> = record.split('\t').collect();
     fields[7] = "1000000";
@@ -335,22 +339,39 @@ async fn a_sale_says_who_may_buy() {
     start(&shop, &past, &[]).await.json(200);
     let problem = shop.order("late").await.problem(409, "ended");
     assert_eq!(problem["time"], "2001-01-01T00:00:00.000000Z");
+    // also while all units are held
+    let end = "2199-01-01T00:00:00Z";
+    let held = json!({"stock": 1, "hold_seconds": 60, "ends_at": end, "sale": "held"});
+    start(&shop, &held, &[if_match]).await.json(200);
+    shop.order("first").await.json(200);
+    let stored: String = raw.run("GET terms").await;
+    let terms = stored.replace("7226582400000000", "978307200000000").replace("2199", "2001");
+    raw.run_with::<()>("SET terms", &terms).await;
+    shop.order("late").await.problem(409, "ended");
 }
 
-/// Goal: an order whose attempt got no answer, and which is then told *sold out*, stays refused, although that attempt may still
-/// arrive when a hold has ended: the refusal came under a later token, which makes the attempt stale.
+/// Goal: an order whose attempt got no answer, and which is then told *sold out* or `all-held`, stays refused, although that
+/// attempt may still arrive when a hold has ended or an order was returned: the refusal came under a later token, which makes the
+/// attempt stale.
 #[tokio::test]
 async fn a_late_attempt_takes_nothing_after_a_refusal() {
-    let other = Shop::empty(ShopOptions::default()).await;
-    let (shop, proxy) = other.behind_proxy("a").await;
-    start(&other, &json!({"stock": 2, "hold_seconds": 60}), &[]).await.json(200);
-    shop.order("first").await.json(200);
-    // the instance does not know that the other one sold the last unit
-    other.order("last").await.json(200);
-    let grants = || *shop.sale.metrics().lock_wait.cumulative().last().unwrap();
-    let before = grants();
-    proxy.lose_answers(1);
-    shop.order("late").await.problem(409, "all-held");
-    assert!(proxy.has_lost());
-    assert_eq!(grants() - before, 2);
+    for (terms, refused, end) in [
+        (json!({"stock": 2, "hold_seconds": 60}), "all-held", "cancel"),
+        (json!({"stock": 2}), "sold-out", "return"),
+    ] {
+        let other = Shop::empty(ShopOptions::default()).await;
+        let (shop, proxy) = other.behind_proxy("a").await;
+        start(&other, &terms, &[]).await.json(200);
+        shop.order("first").await.json(200);
+        // the instance does not know that the other one sold the last unit
+        other.order("last").await.json(200);
+        let grants = || *shop.sale.metrics().lock_wait.cumulative().last().unwrap();
+        let before = grants();
+        proxy.lose_answers(1);
+        shop.order("late").await.problem(409, refused);
+        assert!(proxy.has_lost());
+        assert_eq!(grants() - before, 2);
+        other.call_with(&format!("POST /orders/first/{end}"), &[SERVER], "").await.json(200);
+        assert_eq!(other.stock().await["stock"], 1);
+    }
 }

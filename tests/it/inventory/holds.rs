@@ -216,6 +216,16 @@ async fn held_is_not_sold() {
         assert_eq!(told == Outcome::SoldOut { remaining: 0 }, is_counted, "{told:?}");
     }
     assert!(matches!(one(&inventory, order("new", 100)).await, Outcome::AllHeld { .. }));
+
+    // the hold of a damaged record never ends
+    inventory.start(&ITEM, Some(token(1)), held(1)).await.unwrap();
+    one(&inventory, order("a", 1)).await;
+    raw.run::<()>("HSET orders a nonsense").await;
+    raw.run::<()>("ZADD holds 1 a").await;
+    one(&inventory, order("new", 1)).await;
+    assert_eq!(one(&inventory, order("new", 1)).await, Outcome::SoldOut { remaining: 0 });
+    let seen = inventory.look_up(&ITEM, &["new".to_owned()]).await.unwrap().available;
+    assert!(seen.held.is_none() && !seen.is_due, "{seen:?}");
 }
 
 /// Goal: one batch ends a bounded number of holds. The confirmation of another hold that is due is refused all the same, an order
@@ -287,10 +297,23 @@ async fn a_confirmed_order_comes_back() {
     assert_eq!(counts(&inventory).await, (3, 0, 0));
     assert_eq!(ask(&inventory, "nobody", Action::Return).await, Outcome::Unknown);
 
+    // the loss of the holds shows, also where as many orders came back as are held
+    inventory.start(&ITEM, Some(token(1)), held(4)).await.unwrap();
+    for id in ["a", "b", "c", "d"] {
+        one(&inventory, order(id, 1)).await;
+    }
+    for id in ["a", "b"] {
+        ask(&inventory, id, Action::Confirm).await;
+        ask(&inventory, id, Action::Return).await;
+    }
+    let mut raw = Raw::connect(&url).await;
+    raw.run::<()>("DEL holds").await;
+    let error = inventory.check(Some(token(1))).await.unwrap_err();
+    assert!(error.1.to_string().contains("holds is missing"), "{error:?}");
+
     for (is_by_hand, returned) in [(false, "returned"), (true, "")] {
         inventory.start(&ITEM, Some(token(1)), 2).await.unwrap();
         if is_by_hand {
-            let mut raw = Raw::connect(&url).await;
             raw.run::<()>("FLUSHDB").await;
             raw.run::<()>("SET stock 2").await;
         }
