@@ -12,7 +12,7 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("payload", ALL, 1_000),
     ("fence", ALL, 1_000),
     ("roll-back", ALL, 10_000),
-    ("earlier-sale", story(4), 1_000),
+    ("earlier-sale", story(4), 10_000),
     ("claim-cleanup", ALL, 1_000),
     ("local-expiry", ALL, 10_000),
     ("denials", DENIED, 1_000),
@@ -21,7 +21,7 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("unknown-kept", story(5), 10_000),
     ("first-token", story(4), 10_000),
     ("last-token", story(3), 10_000),
-    ("larger-token", story(2), 1_000),
+    ("larger-token", story(2), 10_000),
     ("put-back-in-order", story(9), 10_000),
     ("in-flight", story(6), 10_000),
     ("repeat-if-it-may-pass", story(8), 10_000),
@@ -32,13 +32,11 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("give-way", story(0), 10_000),
     ("peer-tenure", ALL, 10_000),
     ("peer-once", story(11), 10_000),
-    ("peer-young", story(12), 10_000),
     ("peer-in-order", ALL, 10_000),
     ("peer-silence", story(13), 10_000),
     ("peer-patience", story(15), 10_000),
     ("peer-first-token", story(14), 10_000),
     ("peer-watermark", ALL, 10_000),
-    ("peer-reminder", ALL, 10_000),
 ];
 
 /// The first seed, and the distance to the next one.

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::faults::Fault;
 use crate::sale_world::World;
-use crate::trace::{Rare, count, happened, note};
+use crate::trace::{Rare, count, happened, note, violation};
 
 /// How old a frame may get.
 pub const FRAME_LIFE: Duration = Duration::from_secs(2);
@@ -132,7 +132,10 @@ fn count_refusal(line: &[u8], is_late: bool) {
     match line["not_done"].as_str() {
         Some("repeated") => happened(Rare::FrameRepeated),
         Some("not-the-holder") => happened(Rare::FrameForAnother),
-        Some("too-late") if is_late => happened(Rare::FrameTooLate),
+        Some("too-late") if is_late => {
+            count("a batch of a peer that came too late, and was refused")
+        }
+        None if is_late => violation("a batch of a peer was taken that came too late".into()),
         _ => {}
     }
     let fates = line["done"]["fates"].as_array();

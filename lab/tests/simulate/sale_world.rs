@@ -61,6 +61,8 @@ pub struct Shape {
     faults_last: Duration,
     /// Which instances have peers.
     peers: Vec<bool>,
+    /// Whether buyers pay. Else all units come back.
+    pays: bool,
     /// The longest pause between two troubles, in milliseconds, and how many of the instances have any.
     calm: u64,
     victims: usize,
@@ -78,6 +80,7 @@ impl Shape {
         let instances = *chance.pick(&[1, 2, 2, 3, 4]);
         Self {
             instances,
+            pays: true,
             calm: 300,
             victims: instances,
             ttl: Duration::from_millis(ttl),
@@ -207,10 +210,12 @@ pub const STORIES: &[Story] = &[
     }),
     // a batch for the holder comes again, when its orders were answered and units have come back
     (&[Fault::FrameTwice], |shape| shape.be_linked(2, true)),
-    // it comes late, when its buyers have given up
-    (&[Fault::FrameLate], |shape| {
-        shape.be_linked(2, false);
-        shape.wait_timeout = Duration::from_millis(500);
+    // it comes late, when its sender has died
+    (&[Fault::FrameLate, Fault::Killed], |shape| {
+        shape.be_linked(2, true);
+        (shape.victims, shape.calm, shape.pause) = (1, 2000, 200);
+        (shape.ttl, shape.wait_timeout) = (Duration::from_secs(3), Duration::from_millis(500));
+        shape.faults_last = Duration::from_secs(12);
     }),
     // it is not answered, and asked for again when units have come back
     (&[Fault::FrameLost, Fault::FatesLost, Fault::LinkRefused], |shape| shape.be_linked(2, true)),
@@ -249,7 +254,7 @@ impl Shape {
         (self.next_sale_in, self.faults_last) = (None, Duration::from_secs(8));
         if is_scarce {
             (self.terms.hold_seconds, self.terms.per_user) = (Some(1), None);
-            self.units = 2;
+            (self.units, self.pays) = (2, false);
         }
     }
 }
@@ -644,7 +649,8 @@ impl Buyer {
         match self.chance.below(6) {
             0..3 => {
                 sleep(Duration::from_millis(pause)).await;
-                let action = if self.chance.one_in(3) { Action::Cancel } else { Action::Confirm };
+                let pays = !self.chance.one_in(3) && self.world.shape.pays;
+                let action = if pays { Action::Confirm } else { Action::Cancel };
                 let said = self.decide(number, Some(action), false).await;
                 let is_confirmed = said.is_some_and(|said| {
                     accepted(&said).is_some_and(|(entry, _)| entry.event == Event::Confirmed)
@@ -652,7 +658,7 @@ impl Buyer {
                 if is_confirmed && self.chance.one_in(4) {
                     self.decide(number, Some(Action::Return), false).await;
                 }
-                if self.chance.one_in(4) {
+                if self.chance.one_in(4) && self.world.shape.pays {
                     let other =
                         if self.chance.one_in(2) { Action::Cancel } else { Action::Confirm };
                     if other != action {
@@ -660,7 +666,7 @@ impl Buyer {
                     }
                 }
             }
-            3 => self.oppose(number).await,
+            3 if self.world.shape.pays => self.oppose(number).await,
             _ => {}
         }
     }
@@ -755,10 +761,11 @@ impl Buyer {
         let orders = [Action::Reserve, Action::Cancel];
         let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
         // until the first one has read the stock
-        let pause = Duration::from_millis(4 * world.shape.latency + self.chance.below(50));
+        let pause = Duration::from_millis(20 * world.shape.latency + self.chance.below(100));
         let said = self.one_behind_the_other(to, orders, pause).await;
         let [Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))] = said else { return };
-        if self.world.faults.allowed().iter().all(|fault| !fault.is_of_store()) {
+        let is_one_sale = self.world.shape.next_sale_in.is_none();
+        if is_one_sale && self.world.faults.allowed().iter().all(|fault| !fault.is_of_store()) {
             violation(format!("the cancellation of {id} overtook it"));
         }
     }
@@ -1382,9 +1389,7 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     happened(Rare::EntriesLost);
     note("fault", || format!("the store loses its last {loses} writes"));
     let patience = world.shape.longest() * 2;
-    // one that knows nothing of it may sell, and holds the lock when the other ones are asked
-    let first = others.first().filter(|_| are_new && chance.one_in(2));
-    let asked = first.into_iter().chain([&number]).chain(&others).chain([&number]);
+    let asked = [&number].into_iter().chain(&others).chain([&number]);
     // once one that remembers has reached the store
     let mut is_known = false;
     for (at, try_again) in asked.zip(0..) {
@@ -1403,6 +1408,8 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
                     entry.instance
                 ));
             }
+            // those that know nothing of it may sell, and what goes to them is not compared with what its sender remembers
+            _ if are_new && !is_known => return,
             // it is sold out as far as a read can tell, or the answer is another refusal
             _ => {}
         }

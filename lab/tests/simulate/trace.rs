@@ -42,7 +42,6 @@ events! {
     KilledWithFrame = "killed with a batch of a peer or for one",
     StoppedWithFrame = "told to stop with a batch of a peer or for one",
     FrameRepeated = "a batch of a peer that came twice, and was refused",
-    FrameTooLate = "a batch of a peer that came too late, and was refused",
     FrameForAnother = "a batch of a peer for another tenure, refused",
     FateUnknown = "a holder that does not know the fates of a peer's orders",
     KilledOnTheWay = "killed with a batch on its way",
