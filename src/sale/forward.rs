@@ -454,16 +454,16 @@ mod tests {
     /// A lock that a peer holds. The instance has no session: the lock service is silent from its start on.
     async fn held_by_a_peer(
         takes: Duration,
-        panics: bool,
+        case: &str,
     ) -> (EtcdLock, MemoryBackend, Session, Guard) {
         let (service, time) = (MemoryBackend::new(), Duration::from_secs(10));
         let session = Session::open(Arc::new(service.clone()), SessionOptions::new(time));
         let session = session.await.expect("a session");
         let mutex = session.mutex("a").and_then(|mutex| mutex.standby("there:1"));
         let held = mutex.expect("a name").lock().await.expect("the lock is free");
-        service.set_silent(true);
+        service.set_silent(case != "refused");
         let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
-        let link = Arc::new(SoldOut { takes, panics: panics.into() });
+        let link = Arc::new(SoldOut { takes, panics: (case == "panics").into() });
         let options = SaleOptions {
             lock_name: "a".into(),
             instance: "a".into(),
@@ -472,35 +472,37 @@ mod tests {
             tenure: time,
             wait_timeout: time / 2,
             etcd: None,
-            peers: Some(Arc::new(Peers::new("here:1", link))),
+            // no claim can have that note
+            peers: Some(Arc::new(Peers::new(if case == "refused" { " " } else { "here:1" }, link))),
         };
         let context = SaleContext::new(inventory.expect("a valid address"), options);
         let keeper = SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(time));
         (EtcdLock::new(&context, keeper), service, session, held)
     }
 
-    /// Goal: an instance that never had a session sends its orders to the holder. One of its batches that panics leaves no order
-    /// in a batch for ever: the same order, asked for again, is answered.
+    /// Goal: an instance that never had a session sends its orders to the holder, and so does one whose claims are refused for good.
+    /// One of its batches that panics leaves no order in a batch for ever: the same order, asked for again, is answered.
     #[tokio::test(start_paused = true)]
-    async fn it_forwards_without_a_session_and_after_a_panic() {
-        for panics in [false, true] {
-            let (lock, _, _session, _held) = held_by_a_peer(Duration::ZERO, panics).await;
-            if panics {
-                assert!(lock.push(order()).expect("room").await.is_err(), "nobody knows");
-            }
+    async fn it_forwards_without_claims_and_after_a_panic() {
+        for case in ["silent", "refused", "panics"] {
+            let (lock, _, _session, _held) = held_by_a_peer(Duration::ZERO, case).await;
+            let first = lock.push(order()).expect("room").await;
+            assert_eq!(first.is_err(), case == "panics", "{case}: {first:?}");
+            // the lock service refuses at once from now on
+            sleep(Duration::from_secs(1)).await;
             let mut answered = lock.push(order()).expect("room").await;
             if matches!(answered, Ok(Err(SaleError::Stopping))) {
                 // it came to the queue that ended
                 answered = lock.push(order()).expect("room").await;
             }
-            assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{panics}: {answered:?}");
+            assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{case}: {answered:?}");
         }
     }
 
     /// Goal: a holder takes orders in its tenure, until it is told to stop: else its peers could keep it busy.
     #[tokio::test(start_paused = true)]
     async fn who_stops_takes_no_orders() {
-        let (lock, ..) = held_by_a_peer(Duration::ZERO, false).await;
+        let (lock, ..) = held_by_a_peer(Duration::ZERO, "silent").await;
         let tenure = Tenure { key: "a/1-1".into(), token: Token::new(ClusterId(1), 1) };
         let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1)));
         queue.begin(&Arc::new(tenure.clone()));
@@ -522,7 +524,7 @@ mod tests {
     async fn who_has_lost_the_lock_has_last_words() {
         let instant = Duration::from_millis(10);
         for (takes, fates) in [(LAST_WORDS, [1, 0, 0]), (2 * LAST_WORDS, [0, 0, 1])] {
-            let (lock, service, _session, held) = held_by_a_peer(takes, false).await;
+            let (lock, service, _session, held) = held_by_a_peer(takes, "silent").await;
             let _answer = lock.push(order()).expect("room");
             sleep(instant).await;
             service.delete(&held.key());
