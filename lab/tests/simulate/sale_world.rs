@@ -1098,7 +1098,12 @@ async fn stop(
     }
     // those who read the stock first
     sleep(world.shape.response_timeout * 3).await;
-    let calls = world.how_busy(&process.name, Busy::Call);
+    let mut calls = world.how_busy(&process.name, Busy::Call);
+    for _ in 0..50 {
+        // one that has just come is refused
+        sleep(Duration::from_millis(1)).await;
+        calls = calls.min(world.how_busy(&process.name, Busy::Call));
+    }
     if calls > 0 && process.is_running() {
         left_over(&format!("{calls} calls that {} has not answered", process.name));
     }
