@@ -133,7 +133,7 @@ fn count_refusal(line: &[u8], is_late: bool) {
         Some("repeated") => happened(Rare::FrameRepeated),
         Some("not-the-holder") => happened(Rare::FrameForAnother),
         Some("too-late") if is_late => {
-            count("a batch of a peer that came too late, and was refused")
+            count("a batch of a peer that came too late, and was refused");
         }
         None if is_late => violation("a batch of a peer was taken that came too late".into()),
         _ => {}

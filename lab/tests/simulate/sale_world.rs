@@ -1383,8 +1383,9 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     let are_new = chance.one_in(2);
     for other in others.iter().filter(|_| are_new) {
         let gone = locked(&world.state).instances[*other].take();
-        gone.iter().for_each(|gone| gone.process.kill());
-        drop(gone);
+        if let Some(gone) = gone {
+            gone.process.kill();
+        }
         world.start(*other);
     }
     sleep(world.shape.ttl * 2).await;
