@@ -146,7 +146,7 @@ const DAMAGES: &[Mutation] = &[
         it.after[1].1.units = None;
     }),
     ("", "PASS", |it| it.after[1].1.units = Some(Units::default())),
-    ("states_differ", "FAIL", |it| it.after[1].1.units.as_mut().unwrap().held = Some(9)),
+    ("states_differ", "FAIL", |it| it.after[1].1.units.as_mut().expect("it counts").held = Some(9)),
     ("not_all_held", "such as run-10", |it| {
         it.orders[10] = held_out(410);
         it.after[1].1.units = None;
