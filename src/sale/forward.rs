@@ -29,8 +29,9 @@ use crate::throttle::Throttle;
 /// others keep the lock where all take turns.
 const ASK_AFTER: Duration = Duration::from_millis(50);
 
-/// The same behind a peer that answers. It carries out nothing while the lock goes from one to the next. Where etcd is slow, that
-/// takes longer than [`ASK_AFTER`], and a turn for each instance would be as many handovers more, in which nobody sells.
+/// The same behind a peer that answers, or while nobody holds the lock: nothing is carried out while it goes from one to the next.
+/// Where etcd is slow, that takes longer than [`ASK_AFTER`], and a turn for each instance would be as many handovers more, in which
+/// nobody sells.
 const ASK_AFTER_REFUSALS: Duration = Duration::from_secs(1);
 
 /// How long the answer of a holder may take once it has lost the lock.
@@ -55,9 +56,8 @@ struct State {
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
     stuck_since: Option<Instant>,
-    /// The token of the holder behind whom they wait, and since when. While nobody holds the lock, no turn comes sooner for
-    /// being asked for.
-    behind: Option<(Token, Instant)>,
+    /// The token of the holder behind whom they wait, or nobody's, and since when.
+    behind: Option<(Option<Token>, Instant)>,
     /// The label of the latest holder without an address behind whom this instance asked for a turn.
     takes_turns: Option<Arc<str>>,
 }
@@ -154,21 +154,19 @@ impl Forwarding {
             return Err(None);
         }
         state.stuck_since.get_or_insert(now);
-        let Some(claim) = claim else {
-            state.behind = None;
-            return Err(again_at);
-        };
-        let token = claim.token();
+        let token = claim.as_ref().map(ObservedClaim::token);
         let (_, since) = *match &mut state.behind {
             Some(behind) if behind.0 == token => behind,
             behind => behind.insert((token, now)),
         };
-        let answers = |address: &Arc<str>| {
-            !state.is_silent(token) && self.peers.rests_until(address).is_none()
-        };
-        let is_refused = claim.note.as_ref().is_some_and(answers);
-        let patience = if is_refused { ASK_AFTER_REFUSALS } else { ASK_AFTER };
-        let alone = claim.label.filter(|_| claim.note.is_none());
+        let is_out_of_reach = claim.as_ref().is_some_and(|claim| match &claim.note {
+            Some(address) => {
+                state.is_silent(claim.token()) || self.peers.rests_until(address).is_some()
+            }
+            None => true,
+        });
+        let patience = if is_out_of_reach { ASK_AFTER } else { ASK_AFTER_REFUSALS };
+        let alone = claim.filter(|claim| claim.note.is_none()).and_then(|claim| claim.label);
         let is_known = alone.is_some() && alone == state.takes_turns;
         let ask_at = if is_known { since } else { since + patience };
         if ask_at <= now {

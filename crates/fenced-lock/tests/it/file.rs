@@ -193,7 +193,7 @@ async fn restless_worker() {
                 };
                 let Some(guard) = guard else { continue };
                 let mut file = File::options().create(true).append(true).open(&file).unwrap();
-                file.write_all(format!("{}\n", guard.token()).as_bytes()).unwrap();
+                file.write_all(format!("{}\n", guard.token().revision()).as_bytes()).unwrap();
                 guard.unlock().await.unwrap();
             }
         });
