@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use flash_sale::http::server::{self, ServerOptions};
 use flash_sale::http::with_defaults;
 use testkit::client::Connection;
+use testkit::ports::free_ports;
 use testkit::wait::{DEADLINE, eventually};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -219,7 +220,12 @@ async fn stopping_resets_no_connection() {
         SockFilter::new(0x06, 0, 0, u32::MAX),
     ];
     for _ in 0..30 {
-        let listener = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        // not any port: another test's server could get it next, and answer these clients
+        let listener = std::iter::repeat_with(|| {
+            let [port] = free_ports().unwrap();
+            server::bind(([127, 0, 0, 1], port).into())
+        });
+        let listener = listener.take(9).find_map(Result::ok).unwrap();
         SockRef::from(&listener).attach_filter(&lose_acknowledgements).unwrap();
         let server = Running::on(listener, hello(), OPTIONS);
         let (address, answers) = (server.address, Arc::new(AtomicUsize::new(0)));
