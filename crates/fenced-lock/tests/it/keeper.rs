@@ -220,6 +220,9 @@ async fn a_service_that_refuses_everything_is_left_alone() {
     ] {
         let log = tempfile::NamedTempFile::new().unwrap();
         let events = tracing_subscriber::fmt().with_writer(log.reopen().unwrap()).finish();
+        // where there is one subscriber, the thread of another test that comes first, and has none, switches an event off for good
+        let second = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        let _second = tracing::Dispatch::new(second);
         let _recorded = tracing::subscriber::set_default(events);
         let backend = FaultyBackend::new();
         let session = super::faulty::session(&backend).await;
