@@ -65,12 +65,10 @@ if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
   local hold, held = terms.hold_seconds, false
   local ended = terms.closes and now() >= terms.closes and decimal(terms.closes)
-  -- the hold of a damaged order never ends
-  local first = hold and redis.call('ZRANGEBYSCORE', HOLDS, '-inf', decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  local ends_in = first and math.min(tonumber(first) - now(), hold * 1000000)
-  local is_due = first and ends_in <= 0
+  local ends_in = hold and first_end('-inf')
+  local is_due = ends_in and ends_in <= 0
   -- where holds are due, a batch says what is held
-  if first and not is_due then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
+  if ends_in and not is_due then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
   local records, fields = redis.call('HMGET', ORDERS, unpack(keys)), {}
   for i, key in ipairs(keys) do
     if records[i] then fields[#fields + 1], fields[#fields + 2] = key, '\n' .. key end

@@ -400,10 +400,8 @@ local function too_few(number)
   local answer = 'sold-out\t' .. decimal(stock)
   if not hold or is_counted and number > stock + held_before + sold - confirmed then return answer end
   if not held_details then
-    -- the hold of a damaged order never ends
-    local first = redis.call('ZRANGEBYSCORE', HOLDS, decimal(now()), decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    if not first and #held == 0 and #delayed == 0 then return answer end
-    local ends_in = math.min((tonumber(first or '') or math.huge) - now(), hold * 1000000)
+    local ends_in = first_end(decimal(now())) or (#held > 0 or #delayed > 0) and hold * 1000000
+    if not ends_in then return answer end
     held_details = '\tw' .. decimal(ends_in) .. '\th' .. hold
   end
   return answer .. held_details

@@ -258,3 +258,10 @@ end
 -- the ledger without counting: then the ledger is longer than the count says.
 local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'
+
+-- The time until a hold ends, in microseconds, the first of those that end at `from` or later; nil if there is none. It is no longer
+-- than a hold lasts. The hold of a damaged order never ends.
+local function first_end(from)
+  local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return first and math.min(tonumber(first) - now(), terms.hold_seconds * 1000000)
+end
