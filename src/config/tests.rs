@@ -50,7 +50,7 @@ fn the_defaults() {
 /// Goal: the error about a wrong value says what is allowed.
 #[test]
 fn wrong_values_get_a_message() {
-    for (flag, value, message) in [
+    flags::assert_refused::<Config>(&[
         ("--listen", "8080", "an address is an IP and a port"),
         ("--etcd", "http://root:pw@a:1", "flags of their own"),
         ("--etcd", "http://a/prefix:2379", "without path"),
@@ -86,10 +86,7 @@ fn wrong_values_get_a_message() {
         ("--admin-token", &"x".repeat(16 * 1024), "at most 15360 bytes"),
         ("--rate-limit", "20", "20/s or 100/m"),
         ("--rate-limit", "0/s", "20/s or 100/m"),
-    ] {
-        let error = parse(&[flag, value]).expect_err(value);
-        assert!(error.contains(message), "{flag} {value}: {error}");
-    }
+    ]);
 }
 
 #[test]

@@ -14,6 +14,18 @@ pub fn parse<T: Args>(flags: &[impl AsRef<str>]) -> Result<T, Error> {
     T::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
+/// Asserts that each flag is refused with this value, by an error with these words.
+///
+/// # Panics
+/// One is accepted, or its error says something else.
+pub fn assert_refused<T: Args>(wrong: &[(&str, &str, &str)]) {
+    for (flag, value, words) in wrong {
+        let error = parse::<T>(&[flag, value]).err().map(|error| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("{flag} {value} is accepted"));
+        assert!(error.contains(words), "{flag} {value}: {error}");
+    }
+}
+
 /// Asserts that the variable of each flag is `FLASH_SALE_` and the name of the flag.
 ///
 /// # Panics

@@ -222,13 +222,10 @@ mod tests {
     /// Goal: the answer to a wrong value says which values are allowed.
     #[test]
     fn wrong_values_are_explained() {
-        for (flag, value, message) in [
+        flags::assert_refused::<ServeOptions>(&[
             ("--control", "127.0.0.1:8080", "an address looks like"),
             ("--lock", "redis", "[possible values: etcd, local, no-lock, atomic-script]"),
-        ] {
-            let error = parse(&[flag, value]).expect_err(value);
-            assert!(error.contains(message), "{flag} {value}: {error}");
-        }
+        ]);
     }
 
     /// Goal: any client may make each call, so a token that would protect nothing is refused.
