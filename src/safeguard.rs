@@ -48,8 +48,6 @@ safeguards! {
     PEER_FIRST_TOKEN = "peer-first-token",
     /// An instance remembers what the holder's store has acknowledged.
     PEER_WATERMARK = "peer-watermark",
-    /// The holder compares the store with what the senders of orders remember.
-    PEER_REMINDER = "peer-reminder",
     /// Orders are put back in the order of their arrival.
     PUT_BACK_IN_ORDER = "put-back-in-order",
     /// An order waits while the same one is in a batch.

@@ -345,26 +345,13 @@ mod tests {
     use fenced_lock::{MemoryBackend, SessionKeeper, SessionOptions};
 
     use super::*;
-    use crate::inventory::{Inventory, InventoryOptions, Item, Order};
-    use crate::sale::SaleOptions;
+    use crate::inventory::{Item, Order};
 
     /// Goal: when the task of an item ends too early, as by a panic, the orders that wait are answered, and the next one gets
     /// another queue.
     #[tokio::test]
     async fn a_queue_ends_with_its_task() {
-        let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
-        let time = Duration::from_secs(10);
-        let options = SaleOptions {
-            lock_name: "a".into(),
-            instance: "a".into(),
-            queue_length: 9,
-            batch_size: 9,
-            tenure: time,
-            wait_timeout: time,
-            etcd: None,
-            peers: None,
-        };
-        let context = SaleContext::new(inventory.expect("a valid address"), options);
+        let (context, time) = (SaleContext::without_a_store(None), Duration::from_secs(10));
         let backend = Arc::new(MemoryBackend::new());
         let lock =
             EtcdLock::new(&context, SessionKeeper::start(backend, SessionOptions::new(time)));

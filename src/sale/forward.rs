@@ -22,7 +22,7 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
 use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
-use crate::safeguard::{PEER_PATIENCE, PEER_REMINDER, PEER_SILENCE, PEER_WATERMARK};
+use crate::safeguard::{PEER_PATIENCE, PEER_SILENCE, PEER_WATERMARK};
 use crate::throttle::Throttle;
 
 /// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
@@ -159,24 +159,30 @@ impl Forwarding {
             Some(behind) if behind.0 == token => behind,
             behind => behind.insert((token, now)),
         };
-        let is_out_of_reach = claim.as_ref().is_some_and(|claim| match &claim.note {
-            Some(address) => {
-                state.is_silent(claim.token()) || self.peers.rests_until(address).is_some()
-            }
-            None => true,
-        });
-        let patience = if is_out_of_reach { ASK_AFTER } else { ASK_AFTER_REFUSALS };
-        let alone = claim.filter(|claim| claim.note.is_none()).and_then(|claim| claim.label);
-        let is_known = alone.is_some() && alone == state.takes_turns;
-        let ask_at = if is_known { since } else { since + patience };
+        let ask_at = since + self.patience(state, claim.as_ref());
         if ask_at <= now {
-            state.takes_turns = alone;
+            let alone = claim.filter(|claim| claim.note.is_none());
+            state.takes_turns = alone.and_then(|claim| claim.label);
             if self.asks.send_if_modified(|asks| !std::mem::replace(asks, true)) {
                 metrics.turns_asked.add(1);
             }
             return Err(again_at);
         }
         Err(Some(again_at.map_or(ask_at, |again_at| again_at.min(ask_at))))
+    }
+
+    /// How long orders wait behind this holder, or nobody, before this instance asks for a turn.
+    fn patience(&self, state: &State, claim: Option<&ObservedClaim>) -> Duration {
+        let Some(claim) = claim else { return ASK_AFTER_REFUSALS };
+        match &claim.note {
+            Some(address) => {
+                let is_out_of_reach = self.peers.rests_until(address).is_some();
+                let cannot = state.is_silent(claim.token()) || is_out_of_reach;
+                if cannot { ASK_AFTER } else { ASK_AFTER_REFUSALS }
+            }
+            None if claim.label.is_some() && claim.label == state.takes_turns => Duration::ZERO,
+            None => ASK_AFTER,
+        }
     }
 
     /// The address of the holder, if orders can go there; else when that may be, if it is known.
@@ -325,9 +331,7 @@ impl Receiver for EtcdLock {
         let queue =
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
-        if PEER_REMINDER.is_on() {
-            inventory.learn(&frame.item, frame.watermark.clone());
-        }
+        inventory.learn(&frame.item, frame.watermark.clone());
         let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
@@ -360,10 +364,10 @@ mod tests {
     };
     use futures_util::stream::{self, StreamExt as _};
 
+    use super::super::SaleError;
     use super::super::order_queue::OrderQueue;
-    use super::super::{SaleError, SaleOptions};
     use super::*;
-    use crate::inventory::{Action, Inventory, InventoryOptions, Item, OrderId, Quantity, User};
+    use crate::inventory::{Action, Item, OrderId, Quantity, User};
     use crate::peers::wire::{Clock, Line};
     use crate::peers::{Credentials, HttpLink, Link, Pieces, Text};
 
@@ -460,20 +464,10 @@ mod tests {
         let mutex = session.mutex("a").and_then(|mutex| mutex.standby("there:1"));
         let held = mutex.expect("a name").lock().await.expect("the lock is free");
         service.set_silent(case != "refused");
-        let inventory = Inventory::new("redis://127.0.0.1:1", InventoryOptions::default());
         let link = Arc::new(SoldOut { takes, panics: (case == "panics").into() });
-        let options = SaleOptions {
-            lock_name: "a".into(),
-            instance: "a".into(),
-            queue_length: 9,
-            batch_size: 9,
-            tenure: time,
-            wait_timeout: time / 2,
-            etcd: None,
-            // no claim can have that note
-            peers: Some(Arc::new(Peers::new(if case == "refused" { " " } else { "here:1" }, link))),
-        };
-        let context = SaleContext::new(inventory.expect("a valid address"), options);
+        // no claim can have that note
+        let address = if case == "refused" { " " } else { "here:1" };
+        let context = SaleContext::without_a_store(Some(Arc::new(Peers::new(address, link))));
         let keeper = SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(time));
         (EtcdLock::new(&context, keeper), service, session, held)
     }

@@ -181,3 +181,24 @@ impl SaleContext {
         }))
     }
 }
+
+#[cfg(test)]
+impl SaleContext {
+    /// The context of a test that asks no store.
+    pub(super) fn without_a_store(peers: Option<Arc<Peers>>) -> Arc<Self> {
+        let inventory =
+            Inventory::new("redis://127.0.0.1:1", crate::inventory::InventoryOptions::default());
+        let time = Duration::from_secs(10);
+        let options = SaleOptions {
+            lock_name: "a".into(),
+            instance: "a".into(),
+            queue_length: 9,
+            batch_size: 9,
+            tenure: time,
+            wait_timeout: time / 2,
+            etcd: None,
+            peers,
+        };
+        Self::new(inventory.expect("a valid address"), options)
+    }
+}
