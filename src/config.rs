@@ -72,8 +72,8 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_WAIT_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("1ms", "10m"))]
     pub wait_timeout: Duration,
 
-    /// Token of the shop's server, for confirmations, the ledger and /events; other users of this machine can see it, so prefer
-    /// the file
+    /// Token of the shop's server, for confirmations, returns, the ledger and /events; other users of this machine can see it, so
+    /// prefer the file
     #[arg(long, env = "FLASH_SALE_SHOP_TOKEN", value_name = "TOKEN", hide_env_values = true, conflicts_with = "shop_token_file", value_parser = token)]
     pub shop_token: Option<Secret>,
 

@@ -195,7 +195,7 @@ pub struct Args {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The token of the shop's server, which confirms and reads the ledger; the admin token will do. A demo needs none.
+    /// The token of the shop's server, which confirms, takes back and reads the ledger; the admin token will do. A demo needs none.
     #[arg(long, env = "FLASH_SALE_SHOP_TOKEN", value_name = "TOKEN", value_parser = bearer,
           hide_env_values = true, conflicts_with = "shop_token_file")]
     shop_token: Option<HeaderValue>,
@@ -271,7 +271,7 @@ impl Args {
         self.admin_token.as_ref().or(self.admin_token_file.as_ref())
     }
 
-    /// The header of the shop's server, which confirms and reads the ledger.
+    /// The header of the shop's server, which confirms, takes back and reads the ledger.
     pub(crate) fn of_shop(&self) -> Option<&HeaderValue> {
         let own = self.shop_token.as_ref().or(self.shop_token_file.as_ref());
         own.or_else(|| self.of_admin())

@@ -3,7 +3,7 @@
 //! | call | who |
 //! |---|---|
 //! | orders, an order by its id and user, its cancellation, `GET /stock`, `/sales`, `/lock`, `/metrics`, probes | anybody |
-//! | confirmations, `GET /orders`, `GET /events` | [`Role::Shop`] |
+//! | confirmations, returns, `GET /orders`, `GET /events` | [`Role::Shop`] |
 //! | the start and the deletion of a sale | [`Role::Admin`] |
 //!
 //! A client with a token also names the buyer, even where a gateway names buyers. `--rate-limit` does not count its calls.

@@ -22,7 +22,7 @@ use crate::throttle::Pace;
 /// The parts of an instance besides its sale.
 #[derive(Clone, Default)]
 pub struct HttpOptions {
-    /// The tokens of the shop's server, which confirms and reads the ledger.
+    /// The tokens of the shop's server, which confirms, takes back and reads the ledger.
     pub shop_token: Option<SecretSource>,
     /// The tokens of operators, who may do everything.
     pub admin_token: Option<SecretSource>,
