@@ -36,6 +36,8 @@
 //! number. Measured with etcd 3.4 on two cores, each hand-over took etcd 0.6 ms of CPU time and 0.3 KB to send with 2
 //! processes, 0.8 ms and 1.3 KB with 10, and 4.1 ms and 15.6 KB with 100: two events and 156 bytes for each. Where
 //! hundreds of processes would wait for one name, let a few wait for all, as a sale's instances do for their buyers.
+//! The number of waiters in a process matters little: 1,000 waiters in 8 processes got 5 to 9 times the grants of Go's
+//! `concurrency.Mutex` (3.4.23, a session for each waiter) in the same seconds, and 96 waiters 4 to 5 times.
 //!
 //! In memory, a name that is held takes 2.4 KiB, and a waiter 2.8 KiB, its caller's task included. All of it
 //! is given back, at the latest half a minute after a name was last used. A request under way takes more, so the process grows
