@@ -12,11 +12,11 @@
 //! | I5 | the sale goes on: no pause, order or change of an order lasts longer than allowed; every hold of at most a minute ends |
 //! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* (too few units were left, even with those that are held), *all held* (too few, and enough with them) and *limit reached* were true at some moment while the attempt was under way that was told so; no hold ends before its time or before its buyer asked for it, and none is confirmed after its time |
 //!
-//! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
-//! proves little, but violates nothing.
+//! A run can also fail for other reasons, such as answers that are neither yes nor no. Then it violates nothing, but proves
+//! little.
 //!
-//! An order that was refused is not in the ledger. In a sale that can gain units (one with holds) it may be, if an earlier
-//! attempt had no answer: that one may arrive after the refusal. Its buyer cancels it, and need not be told of more.
+//! An order that was refused is not in the ledger, with one exception: in a sale that can gain units (one with holds), an
+//! earlier attempt without an answer may arrive after the refusal. Then the buyer cancels the order, and need not be told more.
 //!
 //! # Layout
 //! - [`history`], [`order`]: what was recorded.
