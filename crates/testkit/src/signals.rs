@@ -30,7 +30,7 @@ impl Signals {
         ENDINGS.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The next signal. Cancel safe: a signal that came meanwhile is kept for the next call.
+    /// The next signal. Cancel safe: a signal that arrives meanwhile is kept for the next call.
     pub async fn next(&mut self) -> Signal {
         let all = self.0.iter_mut().map(|(signal, listener)| {
             Box::pin(async move {
@@ -47,13 +47,13 @@ pub fn exit_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }
 
-/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it up: its own timers stand still.
+/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it, because its own timers stand still.
 pub fn stop_for(time: Duration) {
     let seconds = time.as_millis().div_ceil(1000);
     let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
     let mut alarm = Command::new("/bin/sh");
     alarm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Ctrl-C in the terminal must not end it
+    // a Ctrl-C in the terminal must not end the shell
     match alarm.args(["-c", &script]).process_group(0).spawn() {
         Ok(_) => stop(),
         // without the alarm nothing would wake it
@@ -65,7 +65,7 @@ pub fn stop_for(time: Duration) {
 #[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 pub fn stop() {
     signal_self(Signal::STOP);
-    // another thread may have got the signal, so this one must not go on yet
+    // another thread may have got the signal, so this thread must not go on yet
     std::thread::sleep(STOPPING);
 }
 
