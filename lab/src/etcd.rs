@@ -43,7 +43,7 @@ impl KeptLease {
         Ok(Self { id, client: client.clone(), failed_renewals, _renewal: renewal })
     }
 
-    /// How many renewals have failed.
+    /// How many renewals have failed so far.
     pub(crate) fn failed_renewals(&self) -> u32 {
         self.failed_renewals.load(Ordering::Relaxed)
     }
@@ -103,7 +103,7 @@ impl Claim {
         loop {
             let found = client.kv_client().get(&*self.prefix, Some(older.clone())).await?;
             let Some(before) = found.kvs().first() else { return Ok(()) };
-            // as in Go's client, a revision that is no longer in the future: etcd serves such a watcher only every 100 ms
+            // as in Go's client, a revision in the past: etcd serves such a watcher only every 100 ms
             let read_at = found.header().map_or(0, ResponseHeader::revision);
             let options = WatchOptions::new().with_start_revision(read_at);
             let mut watch = client.watch_client().watch(before.key(), Some(options)).await?;

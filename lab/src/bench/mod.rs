@@ -30,7 +30,7 @@ use testkit::cluster::Cluster;
 struct Results {
     machine: Machine,
     findings: Vec<Finding>,
-    /// Loads with orders that were not answered or not accounted for: then the run fails.
+    /// Loads in which an order was not answered or not accounted for. Any of them fails the run.
     faults: Vec<String>,
     cases: Vec<Measured>,
 }
@@ -76,7 +76,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut failure = None;
     for (rounds, mut stages) in case::stages(options) {
         failure = case::run(&mut cluster, rounds, &mut stages, options).await.err();
-        // results that were measured before count
+        // results from before the failure count
         results.cases.extend(stages.into_iter().flatten());
         if failure.is_some() {
             break;

@@ -205,7 +205,7 @@ impl Scene {
         self.trigger_by(index, fault, async || Ok(())).await
     }
 
-    /// The same, and repeats `act` meanwhile, so that the instance gets to the point.
+    /// Triggers this fault, and repeats `act` meanwhile, so that the instance gets to the point.
     pub(super) async fn trigger_by(
         &self,
         index: usize,
@@ -274,7 +274,7 @@ impl Scene {
             let (index, lease) = self.holder(None).await?;
             let file = self.fault_file(index, fault);
             std::fs::write(&file, "")?;
-            // where the lock goes on meanwhile, another one runs the batches
+            // if the lock passes on meanwhile, another instance runs the batches
             for _ in 0..LOOKS {
                 if !file.exists() || self.holder(None).await? != (index, lease) {
                     break;

@@ -71,7 +71,7 @@ fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// How many of the acknowledged units are also in stock at the end, as the first instance shows them.
+/// How many of the acknowledged units are still in stock at the end, by the first instance's state.
 fn lost(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();
