@@ -47,7 +47,7 @@ pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
 /// milliseconds.
 const CLOCK_LIFE: Duration = Duration::from_secs(10);
 
-/// How long an address rests after its first failure, and at most.
+/// How long an address rests: after its first failure, and at most.
 const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
@@ -75,8 +75,8 @@ pub struct Credentials {
 /// Carries frames, each at most once.
 #[async_trait::async_trait]
 pub trait Link: Send + Sync + 'static {
-    /// Sends a frame to the door at this address. It makes the frame's text when the text can be written at once. Returns the
-    /// answer, piece by piece as it arrives.
+    /// Sends a frame to the door at this address. It makes the frame's text only when the text can be written at once, because
+    /// the text contains a time. Returns the answer, piece by piece as it arrives.
     ///
     /// # Errors
     /// [`LinkError`] says whether the frame may have arrived. An error in the middle of an answer does not say that.
@@ -385,11 +385,11 @@ impl Peers {
         (*latest, open.first().copied().unwrap_or(*latest))
     }
 
-    /// Records that a frame has arrived, whatever happens to it.
+    /// Records that a frame has arrived. Refuses a number that has arrived before, or that its sender no longer waits for.
     fn accept(&self, frame: &Frame) -> Result<(), NotDone> {
         let mut senders = self.senders.lock();
         if senders.len() >= MAX_PEERS && !senders.contains_key(&frame.sender) {
-            // a copy of a frame of such a sender would be too late
+            // forget silent senders: copies of their frames would be too late
             senders.retain(|_, sender| sender.last_at.elapsed() <= 2 * FRAME_LIFE);
             if senders.len() >= MAX_PEERS {
                 return Err(NotDone::TooMany);
@@ -414,8 +414,8 @@ impl Peers {
     }
 
     /// Whether a frame may be older than [`FRAME_LIFE`]. Its sender read this process' clock from an answer, and has counted
-    /// since that answer was on its way. So a frame is at least as young as it says, unless this process' clock stood still;
-    /// and then, after at most [`CLOCK_LIFE`], frames are ahead of this clock or name no time, and count as late.
+    /// since that answer arrived. So the frame is at most as old as it says, unless this process' clock stood still. If it did,
+    /// then after at most [`CLOCK_LIFE`] the sender's frames are ahead of this clock, or name no time: both count as late.
     fn is_late(&self, clock: Option<&Clock>) -> bool {
         let now = self.clock();
         let from = now.ms.saturating_sub(millis(FRAME_LIFE));
@@ -716,8 +716,7 @@ mod tests {
         }
     }
 
-    /// Goal: a holder takes each frame once, and takes no frame that its sender no longer waits for, whatever the holder
-    /// answered to it.
+    /// Goal: a holder takes each frame once, whatever it answered to it, and none for which the sender has stopped waiting.
     #[tokio::test(start_paused = true)]
     async fn a_frame_is_taken_once() {
         const LATEST: u64 = 10 + NUMBERS as u64;
