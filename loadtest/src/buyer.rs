@@ -55,8 +55,8 @@ struct Departure {
 }
 
 impl Departure {
-    /// How the client of order `number` disconnects, if it belongs to the `share` (0 to 1) of those that do. Half of them never
-    /// come back. The same seed and number give the same result, so that a run can be repeated.
+    /// How the client of order `number` disconnects; `None` if it stays. A `share` (0 to 1) of the clients disconnect, and half of
+    /// these never come back. The same seed and number give the same result, so that a run can be repeated.
     fn of(seed: u64, share: f64, number: usize) -> Option<Self> {
         let mut rng = choices(seed, number);
         if !rng.random_bool(share) {

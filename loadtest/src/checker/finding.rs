@@ -148,7 +148,7 @@ impl Finding {
         Self { kind: name, invariant, count: 1, example, text }
     }
 
-    /// The name of the invariant; without one, that of the kind.
+    /// The violated invariant; without one, the kind.
     pub fn name(&self) -> &str {
         self.invariant.as_deref().unwrap_or(&self.kind)
     }
