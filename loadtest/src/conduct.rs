@@ -70,7 +70,8 @@ impl Conduct {
         self.pay + self.pay_late + self.cancel
     }
 
-    /// If order `number` belongs to that share: sends it again after its answer, before or after one of these steps.
+    /// If order `number` belongs to the share [`again`](Self::again): sends it again after its answer, before or after one of
+    /// these steps.
     pub(crate) fn ask_again(&self, seed: u64, number: usize, steps: &mut Vec<Step>) {
         let mut random = choices(!seed, number);
         if random.random_bool(self.again) {
@@ -79,7 +80,7 @@ impl Conduct {
         }
     }
 
-    /// If order `number` belongs to that share: returns it after these steps, once it is final.
+    /// If order `number` belongs to the share [`returns`](Self::returns): returns it after these steps, once it is final.
     pub(crate) fn take_back(
         &self,
         seed: u64,

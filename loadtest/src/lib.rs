@@ -53,8 +53,8 @@ pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
 pub use crate::report::Report;
 
-/// Sends orders and judges the outcome, for a caller in the same process. Counts in `live`. Prints nothing, and takes the instances
-/// for ready. Returns also the orders, by their numbers.
+/// Sends orders and judges the outcome, for a caller in the same process. Counts in `live`. Prints nothing, and does not
+/// check that the instances are ready. Returns also the orders, by their numbers.
 ///
 /// # Errors
 /// There is nothing to judge.

@@ -141,7 +141,7 @@ pub struct Live {
     pub sold_out: AtomicU64,
     /// Orders that got another answer, or none.
     pub unsettled: AtomicU64,
-    /// The latencies since the last call of `progress`; `None` if nobody shows it.
+    /// The latencies since the last call of `progress`; `None` while nobody shows the progress.
     pub recent: Mutex<Option<Histogram<u64>>>,
     /// The time at which the buyers began.
     pub started: OnceLock<SystemTime>,

@@ -74,7 +74,7 @@ pub(super) async fn reduce(
     attempts.iter().zip(&answers).map(outcome).collect()
 }
 
-/// Gives units back for each cancellation, also if the script refused it or had carried it out before.
+/// Gives units back once more for each cancellation that the script refused, or had carried out before.
 pub(super) async fn give_back_again(
     inventory: &Inventory,
     batch: Batch<'_>,

@@ -19,7 +19,7 @@ const IN_THE_REQUEST: Duration = Duration::from_secs(1);
 pub(super) struct Turn {
     context: Arc<SaleContext>,
     order: Order,
-    /// Gets the outcome before the lock is released, as in the service. An error means that the buyer has gone.
+    /// Gets the outcome before the lock is released, as in the service.
     buyer: oneshot::Sender<Result<Outcome, SaleError>>,
 }
 

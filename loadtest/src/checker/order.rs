@@ -256,7 +256,7 @@ impl Order {
         self.answer().is_some() || self.told().next().is_some()
     }
 
-    /// Whether the order was refused because too few units were left.
+    /// Whether the order was refused: too few units were left, or its user had enough.
     pub(crate) fn is_refused(&self) -> bool {
         use FinalOutcome::{HeldOut, LimitReached, SoldOut};
         matches!(self.outcome, SoldOut | HeldOut | LimitReached)
@@ -301,19 +301,19 @@ impl Order {
         Duration::from_micros(self.ended.saturating_sub(self.sent).saturating_sub(self.waited()))
     }
 
-    /// How long its buyer waited for units that were held, in microseconds.
+    /// How long the buyer waited for held units, in microseconds.
     pub(crate) fn waited(&self) -> u64 {
         let waits = self.held.iter().filter_map(|it| Some(it.again?.saturating_sub(it.ended)));
         waits.sum()
     }
 
-    /// When it was first sent by an attempt that can have made its entry.
+    /// When the first attempt was sent that may have made its entry.
     pub(crate) fn accepted_from(&self) -> u64 {
         let latest = self.held.last().filter(|_| !self.in_doubt);
         latest.and_then(|held| held.again).unwrap_or(self.sent)
     }
 
-    /// How often anything was sent.
+    /// How many times the order, and the later requests for it, were sent.
     pub(crate) fn all_attempts(&self) -> u64 {
         self.questions().map(|(_, asked)| u64::from(asked.attempts)).sum()
     }
