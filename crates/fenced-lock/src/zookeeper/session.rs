@@ -543,7 +543,7 @@ impl Connected {
         self.with(name, |queue| match (event.event_type, node) {
             (EventType::Session, _) => {
                 queue.interrupted();
-                // the client library does not watch again after a reconnect, and missed events are not repeated: ZOOKEEPER-4698
+                // the client library does not watch again, and missed events are not repeated: ZOOKEEPER-4698
                 event.session_state != SessionState::Disconnected
             }
             (EventType::NodeCreated, Some(node)) => {
