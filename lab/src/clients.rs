@@ -40,12 +40,10 @@ pub(crate) trait Client: Send {
 /// One process' session, shared by its clients: makes a client for the lock of a name.
 pub(crate) type Clients = Box<dyn Fn(&str) -> Result<Box<dyn Client>>>;
 
-/// The clients of this session.
 pub(crate) fn clients_of<T: GrantToken>(session: Session<T>) -> Clients {
     Box::new(move |name| Ok(Box::new(Ours { mutex: session.mutex(name)?, guard: None })))
 }
 
-/// A client of a lock of `fenced-lock`.
 struct Ours<T: GrantToken> {
     mutex: Mutex<T>,
     guard: Option<Guard<T>>,

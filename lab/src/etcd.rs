@@ -20,7 +20,6 @@ pub(crate) struct KeptLease {
 }
 
 impl KeptLease {
-    /// Grants a lease of whole seconds.
     pub(crate) async fn grant(
         client: &Client,
         ttl: Duration,
@@ -43,7 +42,6 @@ impl KeptLease {
         Ok(Self { id, client: client.clone(), failed_renewals, _renewal: renewal })
     }
 
-    /// How many renewals have failed so far.
     pub(crate) fn failed_renewals(&self) -> u32 {
         self.failed_renewals.load(Ordering::Relaxed)
     }
@@ -115,7 +113,6 @@ impl Claim {
         }
     }
 
-    /// Whether its key still exists.
     pub(crate) async fn is_there(&self, client: &Client) -> Result<bool, Error> {
         Ok(!client.kv_client().get(&*self.key, None).await?.kvs().is_empty())
     }

@@ -11,7 +11,6 @@ use crate::api::{Problem, is_passing};
 use crate::checker::{ALL_HELD, Acknowledgement, Effect, Event, Failure, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
-/// How to try again after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     /// Whether to try at another instance.

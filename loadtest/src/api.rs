@@ -21,10 +21,8 @@ const ATTEMPTS: u32 = 10;
 /// The time limit of one attempt to connect, and of one attempt to get an answer.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The page size of the ledger.
 const PAGE_ORDERS: usize = 1000;
 
 /// A hint at the usual mistake.
@@ -256,7 +254,6 @@ fn kind(error: &Error) -> Option<&str> {
     error.downcast_ref().map(|Refused { kind, .. }| &**kind)
 }
 
-/// Whether a retry can succeed.
 pub(crate) fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,

@@ -84,7 +84,6 @@ impl Buyer {
     pub(crate) async fn purchase(mut self) -> Vec<(usize, Order)> {
         let mut orders = Vec::new();
         let mut later = JoinSet::new();
-        // orders in a row without an answer
         let mut unanswered: u32 = 0;
         let run = Arc::clone(&self.run);
         while let Some(Some(number)) = run.live.stop.run_until_cancelled(run.next(unanswered)).await

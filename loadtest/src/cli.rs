@@ -54,7 +54,6 @@ impl Cli {
     }
 }
 
-/// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Judge a run recorded with --history; the exit status is that of the run.
@@ -261,7 +260,6 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(flags)?)
     }
 
-    /// The most orders to send.
     pub(crate) fn requests(&self) -> usize {
         self.requests.unwrap_or(if self.duration.is_some() { MOST_REQUESTS } else { 500 })
     }

@@ -33,7 +33,6 @@ pub(crate) struct Connection {
     driver: Option<Driver>,
 }
 
-/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,

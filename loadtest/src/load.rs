@@ -52,7 +52,6 @@ pub(crate) struct Run {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) live: Arc<Live>,
     started: Instant,
-    /// The number of the next order.
     next: AtomicUsize,
     /// Records each attempt, with `--history`.
     pub(crate) recorder: Option<Recorder>,
@@ -180,7 +179,6 @@ impl Live {
         format!("{} orders{}", self.ended(), now.unwrap_or_default())
     }
 
-    /// How many orders have ended.
     pub(crate) fn ended(&self) -> u64 {
         let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()

@@ -107,7 +107,6 @@ pub(crate) async fn run(
     Ok((Report::new(&history, args.limits), history))
 }
 
-/// Shows the progress on stderr.
 async fn show_progress(live: &Live) -> Infallible {
     live.progress();
     loop {

@@ -131,7 +131,6 @@ pub struct Peers {
     began_at: Instant,
     sent: Mutex<Numbers>,
     known: Mutex<HashMap<Box<str>, Known>>,
-    /// The processes that have sent frames.
     senders: Mutex<HashMap<Box<str>, Sender>>,
 }
 

@@ -168,7 +168,6 @@ impl Frame {
         }
     }
 
-    /// The frame's text.
     pub(super) fn write(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -312,7 +311,6 @@ pub struct Done {
 }
 
 impl Line {
-    /// The line's text, with its line end.
     pub(super) fn write(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');

@@ -49,7 +49,6 @@ impl Certificates {
         self.0.join("ca.pem")
     }
 
-    /// The server's certificate and key.
     pub(crate) fn server(&self) -> (PathBuf, PathBuf) {
         self.pair("server")
     }
@@ -95,7 +94,6 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A random password.
 pub(crate) fn password() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }

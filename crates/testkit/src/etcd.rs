@@ -43,7 +43,6 @@ struct Keys {
     root_password: String,
     /// The file with the password of [`USER`].
     password_file: PathBuf,
-    /// Whether the users exist yet.
     has_users: bool,
 }
 
@@ -56,7 +55,6 @@ impl Keys {
         Ok(Self { certificates, root_password: password(), password_file, has_users: false })
     }
 
-    /// The client's settings for TLS.
     #[cfg(feature = "certificates")]
     fn tls(&self) -> io::Result<etcd_client::TlsOptions> {
         use etcd_client::{Certificate, Identity, TlsOptions};
@@ -67,7 +65,6 @@ impl Keys {
         Ok(TlsOptions::new().ca_certificate(ca).identity(ours))
     }
 
-    /// The flags of a member.
     fn member_flags(&self, tokens: AuthTokens) -> Vec<String> {
         let (certificate, key) = self.certificates.server();
         let token_key = text(&self.password_file.with_file_name("token-key"));

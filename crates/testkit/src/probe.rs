@@ -14,7 +14,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest answer of a ZooKeeper that is read, in bytes.

@@ -52,7 +52,6 @@ struct State {
     holds: [bool; 2],
     /// While set, connections are closed as soon as they are accepted.
     refuses: bool,
-    /// How long each chunk is delayed.
     delay: Duration,
 }
 

@@ -257,7 +257,6 @@ pub async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
-/// A command, split at spaces.
 pub(crate) fn command(line: &str) -> Cmd {
     let mut command = Cmd::new();
     command.arg(line.split(' ').collect::<Vec<_>>());

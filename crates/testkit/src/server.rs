@@ -179,7 +179,6 @@ fn is_setting(variable: &str) -> bool {
         || variable == "JAVA_TOOL_OPTIONS"
 }
 
-/// Flags and their values, as arguments.
 pub(crate) fn flags<const N: usize>(flags: [(&str, &str); N]) -> Vec<String> {
     flags.iter().flat_map(|(flag, value)| [*flag, *value]).map(str::to_owned).collect()
 }

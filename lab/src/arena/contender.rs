@@ -106,7 +106,6 @@ pub(super) struct Tenure {
     pub(super) token: (u64, i64),
 }
 
-/// A running contender.
 pub(super) struct Contender {
     pub(super) child: Child,
 }
@@ -195,7 +194,6 @@ pub(super) fn repeated_tokens(one: &[Tenure], other: &[Tenure]) -> usize {
     tokens.len() - tokens.iter().collect::<std::collections::HashSet<_>>().len()
 }
 
-/// Nanoseconds as milliseconds.
 #[allow(clippy::cast_precision_loss, reason = "an hour in nanoseconds is still exact")]
 pub(super) fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6

@@ -76,7 +76,6 @@ pub(super) struct Trial {
     pub(super) other_cluster: bool,
 }
 
-/// All trials of a fault.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Takeover {
     pub(super) fault: Fault,
@@ -142,7 +141,6 @@ pub(super) fn applies(fault: Fault, server: Server) -> bool {
     }
 }
 
-/// Runs all trials of a fault.
 pub(super) async fn takeover(
     fault: Fault,
     lock: LockMode,

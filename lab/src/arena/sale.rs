@@ -24,7 +24,6 @@ const TTL: &str = "2s";
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
 
-/// The instances of a sale.
 const INSTANCES: usize = 2;
 
 /// Trials with a fault of the holder under one fence.

@@ -43,7 +43,6 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub(super) struct Handovers {
     /// The round trip to the servers, in milliseconds.
     pub(super) round_trip_ms: u64,
-    /// How many handovers were timed.
     pub(super) turns: usize,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -237,7 +236,6 @@ async fn requests_during<T>(servers: &Servers, step: impl Future<Output = T>) ->
     (done, counted())
 }
 
-/// A number of milliseconds below `limit`.
 pub(super) fn millis_below(limit: u64, random: &mut SplitMix64) -> Duration {
     Duration::from_millis(random.random_range(0..limit))
 }

@@ -102,9 +102,7 @@ struct Part<'a> {
     article: Article,
     role: Role,
     accident: Accident,
-    /// The addresses of the servers.
     at: Vec<String>,
-    /// The name of the lock.
     lock: &'a str,
 }
 
@@ -120,7 +118,6 @@ impl Part<'_> {
     }
 }
 
-/// A client's role in a story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Has the lock before the story begins.

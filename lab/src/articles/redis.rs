@@ -75,7 +75,6 @@ impl OneKey {
         })
     }
 
-    /// Sends a command about the key.
     async fn ask<T: FromRedisValue>(&self, command: &str, args: impl ToRedisArgs) -> Result<T> {
         Ok(cmd(command).arg(&self.key).arg(args).query_async(&mut self.redis.clone()).await?)
     }

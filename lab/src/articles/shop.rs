@@ -86,7 +86,6 @@ impl Shop {
         Ok(Self { redis, item, lock: format!("{LOCK_NAME}:{name}"), ending })
     }
 
-    /// How many units a buyer sees.
     pub(super) async fn read(&mut self) -> Result<u64> {
         Ok(redis::cmd("GET").arg(self.item.key("stock")).query_async(&mut self.redis).await?)
     }

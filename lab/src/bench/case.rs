@@ -29,7 +29,6 @@ const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 pub(super) const DISTANT: [Contender; 4] =
     [Contender::Combined, Contender::Forwarded, Contender::BatchedScript, Contender::AtomicScript];
 
-/// One load.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     pub(super) measure: Measure,
@@ -202,10 +201,8 @@ impl Measured {
     }
 }
 
-/// A figure of a load.
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
-/// Runs all rounds.
 pub(super) async fn run(
     cluster: &mut Cluster,
     rounds: usize,

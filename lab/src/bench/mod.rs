@@ -25,7 +25,6 @@ use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
 use testkit::cluster::Cluster;
 
-/// All results.
 #[derive(Debug, Default, Serialize)]
 struct Results {
     machine: Machine,
@@ -36,7 +35,6 @@ struct Results {
 }
 
 impl Results {
-    /// The case of this measure and contender.
     fn case(&self, measure: Measure, contender: Contender) -> Option<&Measured> {
         self.of(measure).find(|one| one.case.contender == contender)
     }
@@ -56,7 +54,6 @@ impl Results {
         })
     }
 
-    /// All cases of this measure.
     fn of(&self, measure: Measure) -> impl Iterator<Item = &Measured> {
         self.cases.iter().filter(move |one| one.case.measure == measure)
     }

@@ -18,7 +18,6 @@ pub(super) struct Finding {
     pub(super) goal: f64,
 }
 
-/// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
     use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, Forwarded, NoStore};
     use Measure::{Burst, Distance, Handovers, Paced, SoldOut, Throughput};

@@ -65,7 +65,6 @@ pub(super) trait Fault: Sync {
 }
 
 impl Default for &dyn Fault {
-    /// Does nothing.
     fn default() -> Self {
         &async |_: &mut Scene| Ok(())
     }
@@ -118,11 +117,9 @@ pub(super) struct Case {
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
     pub(super) peers: Peers,
-    /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     /// The safeguards that the instances lack, separated by commas.
     pub(super) without: Option<&'static str>,
-    /// Orders a second.
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
@@ -130,7 +127,6 @@ pub(super) struct Case {
     pub(super) conduct: &'static [&'static str],
     /// Whether the fault itself sends orders as well.
     pub(super) others_order: bool,
-    /// Further flags of the load test.
     pub(super) load_flags: &'static [&'static str],
     /// The kinds of findings that the fault makes unavoidable.
     pub(super) tolerates: &'static [&'static str],
@@ -139,7 +135,6 @@ pub(super) struct Case {
 /// The part that makes a case a control.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Control {
-    /// The missing safeguard.
     pub(super) without: &'static str,
     /// It must break one of these invariants.
     pub(super) breaks: &'static [&'static str],

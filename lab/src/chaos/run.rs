@@ -33,7 +33,6 @@ pub(super) const NO_FAULT: &str = "fault";
 /// The record of a run, and how it ended.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    /// How often the fault was injected.
     pub(super) times: u64,
     /// The facts that were seen of the fault, and how often each.
     pub(super) facts: BTreeMap<&'static str, u64>,
@@ -51,7 +50,6 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds to the count of a fact.
     pub(super) fn add(&mut self, what: &'static str, times: u64) {
         if times > 0 {
             *self.facts.entry(what).or_default() += times;
@@ -69,7 +67,6 @@ impl Outcome {
     }
 }
 
-/// A case with its times and seed.
 pub(super) struct Run<'a> {
     pub(super) case: &'a Case,
     pub(super) lasts: Duration,

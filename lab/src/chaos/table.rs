@@ -63,7 +63,6 @@ fn verdict(result: &CaseResult) -> String {
     }
 }
 
-/// The broken invariants, each once.
 fn broken(outcome: &Outcome) -> String {
     let mut all: Vec<_> = outcome.findings.iter().map(Finding::name).collect();
     all.sort_unstable();

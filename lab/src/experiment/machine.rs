@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use testkit::server::find_program;
 
-/// Names and values.
 pub(crate) type Machine = BTreeMap<&'static str, String>;
 
 /// This machine, and the programs on which the figures depend.

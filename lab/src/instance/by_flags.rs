@@ -15,7 +15,6 @@ use super::writer::Writer;
 /// The first of two commands, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("by_flags.lua"));
 
-/// The second command.
 const FINISH: &str = "#!lua
 local LUCKY, ORDERS, LEDGER = unpack(KEYS)
 redis.call('INCRBY', LUCKY, ARGV[1])

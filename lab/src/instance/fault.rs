@@ -108,7 +108,6 @@ static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
 /// A task that [pauses](Action::Pause) holds it.
 static PAUSED: RwLock<()> = RwLock::const_new(());
 
-/// Adds these rules for this process.
 pub(super) fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }

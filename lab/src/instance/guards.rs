@@ -188,7 +188,6 @@ impl SaleGuard for Guard {
     }
 }
 
-/// Sells one order by the script.
 async fn by_the_script(
     context: &SaleContext,
     token: Token,

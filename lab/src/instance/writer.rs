@@ -41,7 +41,6 @@ impl Writer {
         Self { rig, without_tokens, ..Self::default() }
     }
 
-    /// Whether this safeguard is on.
     pub(super) fn has(&self, safeguard: Safeguard) -> bool {
         self.rig.has(&safeguard.to_string())
     }

@@ -64,7 +64,6 @@ impl Server {
     }
 }
 
-/// The names of the guards.
 static VALUES: LazyLock<Vec<PossibleValue>> = LazyLock::new(|| {
     LockMode::value_variants().iter().filter_map(LockMode::to_possible_value).collect()
 });

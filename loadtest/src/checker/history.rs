@@ -174,7 +174,6 @@ impl History {
         self.setup.plan.tokens || self.answers().any(|answer| answer.token.is_some())
     }
 
-    /// The answers to all accepted orders.
     pub(crate) fn answers(&self) -> impl Iterator<Item = &Acknowledgement> {
         self.orders.iter().filter_map(Order::answer)
     }

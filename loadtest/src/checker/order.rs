@@ -228,7 +228,6 @@ impl Order {
         }
     }
 
-    /// The acknowledgement.
     pub(crate) fn answer(&self) -> Option<&Acknowledgement> {
         match &self.outcome {
             FinalOutcome::Acknowledged(answer) => Some(answer),
@@ -262,7 +261,6 @@ impl Order {
         matches!(self.outcome, SoldOut | HeldOut | LimitReached)
     }
 
-    /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
         self.is_refused() || self.is_accepted()
     }

@@ -18,7 +18,6 @@ const UNANSWERED_SHARE: u64 = 100;
 pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     let mut sale = Sale::new(history.before(), history.is_guarded());
     let no_ledger = keeps_no_ledger(history);
-    // orders and units of other clients
     let mut foreign = (0, 0);
     if no_ledger {
         check_sums_alone(history, &report.tally, &mut sale.found);

@@ -47,7 +47,6 @@ use crate::load::due;
 
 pub(crate) use reader::read;
 
-/// The version of the format.
 pub(crate) const FORMAT: u32 = 4;
 
 /// One line.
@@ -81,7 +80,6 @@ pub struct Setup {
     pub(crate) plan: Plan,
 }
 
-/// One attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) order: String,
@@ -118,7 +116,6 @@ impl Setup {
         (all - usize::from(is_late)).min(self.most_requests)
     }
 
-    /// The id of this order.
     pub(crate) fn id(&self, number: usize) -> String {
         format!("{}-{number}", self.run)
     }

@@ -25,7 +25,6 @@ fn file() -> (tempfile::TempDir, String) {
     (directory, path)
 }
 
-/// Runs `loadtest check`.
 fn checked(file: &str) -> Report {
     let line = ["loadtest", "check", file, "--longest-pause", "1h"];
     let cli = clap::Parser::try_parse_from(line).expect("good flags");

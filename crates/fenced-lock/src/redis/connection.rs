@@ -67,7 +67,6 @@ impl Connection {
         Self { options, server: Arc::new(server), link, connecting }
     }
 
-    /// Runs a script.
     pub(super) async fn run<T: FromRedisValue>(&self, script: &Call) -> Result<T, BackendError> {
         self.run_within(self.options.request_timeout, script).await
     }
@@ -174,7 +173,6 @@ struct Server {
     trouble: Mutex<Trouble>,
 }
 
-/// Consecutive failed attempts.
 #[derive(Default)]
 struct Trouble {
     backoff: Backoff,

@@ -164,7 +164,6 @@ fn answer(is_granted: bool) -> Answer<Unfenced> {
 }
 
 impl Redlock {
-    /// More than half of the nodes.
     fn quorum(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -330,7 +329,6 @@ impl Redlock {
     }
 }
 
-/// Runs the script at a node.
 async fn run(
     node: &Connection,
     what: &str,

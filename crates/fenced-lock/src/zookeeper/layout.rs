@@ -89,7 +89,6 @@ impl Node {
         Some(Self { name: name.to_owned(), prefix_length, sequence })
     }
 
-    /// The text before the number.
     pub(super) fn prefix(&self) -> &str {
         &self.name[..self.prefix_length]
     }

@@ -186,7 +186,6 @@ impl Connected {
         Ok(put?.map(|_| ticket))
     }
 
-    /// Makes the node of a claim.
     async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
         let dir = self.dir(&claim.name);
         let (path, label) = (format!("{dir}/{}", prefix(claim)), claim.label.as_bytes());

@@ -130,7 +130,6 @@ async fn flood(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Opens feeds at one instance.
 async fn open_feeds(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
@@ -139,7 +138,6 @@ async fn open_feeds(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Reads the sale at one instance.
 async fn look(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;

@@ -156,7 +156,6 @@ async fn roll_back(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// The append-only file.
 fn appended(dir: &Path) -> io::Result<PathBuf> {
     let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
     let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
