@@ -179,6 +179,7 @@ impl Live {
         format!("{} orders{}", self.ended(), now.unwrap_or_default())
     }
 
+    /// How many orders have ended.
     pub(crate) fn ended(&self) -> u64 {
         let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
