@@ -47,13 +47,13 @@ pub fn exit_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }
 
-/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it, because its own timers stand still.
+/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it up: its own timers stand still.
 pub fn stop_for(time: Duration) {
     let seconds = time.as_millis().div_ceil(1000);
     let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
     let mut alarm = Command::new("/bin/sh");
     alarm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // a Ctrl-C in the terminal must not end the shell
+    // Ctrl-C in the terminal must not end it
     match alarm.args(["-c", &script]).process_group(0).spawn() {
         Ok(_) => stop(),
         // without the alarm nothing would wake it
