@@ -1,4 +1,4 @@
-//! Clients of any lock: those of the arena, and the buyers of the articles.
+//! Clients of any lock, for the arena and as the buyers of the articles.
 
 use std::any::Any;
 
@@ -31,21 +31,19 @@ pub(crate) trait Client: Send {
         Ok("locked")
     }
 
-    /// Whether the client has noticed that the servers do not answer; true for a client that repeats its requests.
+    /// Whether the client has noticed that the servers do not answer. True for a client that repeats its requests.
     fn has_noticed_outage(&self) -> bool {
         true
     }
 }
 
-/// A session that the clients of one process share: makes a client for the lock of a name.
+/// One process' session, shared by its clients: makes a client for the lock of a name.
 pub(crate) type Clients = Box<dyn Fn(&str) -> Result<Box<dyn Client>>>;
 
-/// The clients of this session.
 pub(crate) fn clients_of<T: GrantToken>(session: Session<T>) -> Clients {
     Box::new(move |name| Ok(Box::new(Ours { mutex: session.mutex(name)?, guard: None })))
 }
 
-/// A client of a lock of `fenced-lock`.
 struct Ours<T: GrantToken> {
     mutex: Mutex<T>,
     guard: Option<Guard<T>>,
@@ -74,7 +72,7 @@ impl<T: GrantToken> Client for Ours<T> {
     }
 }
 
-/// A proxy to each of these servers, and the addresses through them. A lock without servers has no proxies.
+/// A proxy to each of these servers, and the proxies' addresses. A lock without servers has no proxies.
 pub(crate) async fn proxies_to(servers: &[String]) -> Result<(Vec<Proxy>, Vec<String>)> {
     let (mut proxies, mut addresses) = (Vec::new(), Vec::new());
     for address in servers {

@@ -20,7 +20,6 @@ pub(crate) struct KeptLease {
 }
 
 impl KeptLease {
-    /// Grants a lease of whole seconds.
     pub(crate) async fn grant(
         client: &Client,
         ttl: Duration,
@@ -43,7 +42,6 @@ impl KeptLease {
         Ok(Self { id, client: client.clone(), failed_renewals, _renewal: renewal })
     }
 
-    /// How many renewals have failed.
     pub(crate) fn failed_renewals(&self) -> u32 {
         self.failed_renewals.load(Ordering::Relaxed)
     }
@@ -103,7 +101,7 @@ impl Claim {
         loop {
             let found = client.kv_client().get(&*self.prefix, Some(older.clone())).await?;
             let Some(before) = found.kvs().first() else { return Ok(()) };
-            // as in Go's client, a revision that is no longer in the future: etcd serves such a watcher only every 100 ms
+            // as in Go's client, a revision in the past: etcd serves such a watcher only every 100 ms
             let read_at = found.header().map_or(0, ResponseHeader::revision);
             let options = WatchOptions::new().with_start_revision(read_at);
             let mut watch = client.watch_client().watch(before.key(), Some(options)).await?;
@@ -115,7 +113,6 @@ impl Claim {
         }
     }
 
-    /// Whether its key still exists.
     pub(crate) async fn is_there(&self, client: &Client) -> Result<bool, Error> {
         Ok(!client.kv_client().get(&*self.key, None).await?.kvs().is_empty())
     }

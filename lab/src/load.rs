@@ -24,7 +24,6 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Load {
     child: Child,
-    /// The file with its report.
     output: PathBuf,
 }
 

@@ -11,16 +11,15 @@ use crate::api::{Problem, is_passing};
 use crate::checker::{ALL_HELD, Acknowledgement, Effect, Event, Failure, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
-/// How to ask again after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
-    /// At another instance.
+    /// Whether to try at another instance.
     pub(crate) elsewhere: bool,
-    /// After this time at least.
+    /// The shortest pause before it.
     pub(crate) wait: Option<Duration>,
 }
 
-/// Borrowed where possible: it is read for every order. (No `flatten`: that would copy all of it.)
+/// Borrows where possible, because it is parsed for every order. (`flatten` would copy all of it.)
 #[derive(Deserialize)]
 struct Reserved<'a> {
     outcome: Event,
@@ -33,7 +32,7 @@ struct Reserved<'a> {
     position: Option<u64>,
 }
 
-/// Without an answer.
+/// The outcome of an attempt that got no answer.
 pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Option<Retry>) {
     let (effect, why): (fn(Failure) -> Effect, _) = match error {
         ConnectionError::Connect { source, .. } if source.kind() == ErrorKind::TimedOut => {
@@ -47,7 +46,7 @@ pub(crate) fn read_error(error: &ConnectionError) -> (Outcome, Option<Retry>) {
     (Outcome { status: None, effect }, Some(Retry { elsewhere: true, wait: None }))
 }
 
-/// The answer to a probe: a good one is like an accepted order of which nothing is known.
+/// The outcome of a probe: a good answer counts as an accepted order without details.
 pub(crate) fn read_probe(answer: &Answer) -> Outcome {
     let effect = if answer.status.is_success() {
         Effect::Ok(Acknowledgement::default())
@@ -57,7 +56,7 @@ pub(crate) fn read_probe(answer: &Answer) -> Outcome {
     Outcome { status: Some(answer.status.as_u16()), effect }
 }
 
-/// The answer to the order `id`, which says `event` if it was accepted.
+/// The outcome of the order `id`; if it was accepted, the answer says `event`.
 pub(crate) fn read(
     answer: &Answer,
     id: &str,
@@ -86,12 +85,12 @@ pub(crate) fn read(
     let may_pass = is_held || is_passing(answer.status);
     let again = may_pass && (kind.is_empty() || answer.retry_after.is_some());
     let failure = Failure { why: kind.to_owned().into(), is_final: !again };
-    // the service's problem types show that nothing was taken; a gateway's answer does not
+    // one of the service's problem types proves that nothing was taken; a gateway's answer does not
     let nothing_taken = !kind.is_empty()
         && (answer.status.is_client_error() || answer.status == StatusCode::SERVICE_UNAVAILABLE);
     let effect = if nothing_taken { Effect::Failed(failure) } else { Effect::Unknown(failure) };
     let retry = again.then(|| Retry {
-        // a full queue and held units need time; for other errors, another instance may be better off
+        // a full queue and held units need time; after other errors, another instance may do better
         elsewhere: !is_held && answer.status != StatusCode::TOO_MANY_REQUESTS,
         wait: Some(answer.retry_after.unwrap_or_default()),
     });

@@ -15,19 +15,17 @@ use crate::checker::{LedgerEntry, StockState};
 use crate::connection::{Answer, Connection, ConnectionError};
 use crate::endpoint::{Endpoint, JSON};
 
-/// How often a call is tried while the service is busy or away.
+/// How often a call is tried while the service is busy or unreachable.
 const ATTEMPTS: u32 = 10;
 
 /// The time limit of one attempt to connect, and of one attempt to get an answer.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The page size of the ledger.
 const PAGE_ORDERS: usize = 1000;
 
-/// What else may be wrong.
+/// A hint at the usual mistake.
 const WRONG_PORT: &str = "is it the port of an instance?";
 
 /// The used part of an RFC 9457 problem.
@@ -63,21 +61,21 @@ struct Page {
 pub(crate) struct Api<'a> {
     endpoint: &'a Endpoint,
     item: Option<&'a str>,
-    /// What reads the ledger.
+    /// The token with which it reads the ledger.
     token: Option<&'a HeaderValue>,
 }
 
-/// An answer that is no success.
+/// An answer other than success.
 #[derive(Debug, thiserror::Error)]
 #[error("{status}")]
 struct Refused {
     status: StatusCode,
-    /// The type of the problem; empty if it is no problem of the service.
+    /// The problem's type; empty if the answer is no problem of the service.
     kind: String,
 }
 
 impl<'a> Api<'a> {
-    /// No item is the default item. `token` is that of the shop's server.
+    /// `None` as item means the default item. `token` is the token of the shop's server.
     pub(crate) fn new(
         endpoint: &'a Endpoint,
         item: Option<&'a str>,
@@ -86,11 +84,10 @@ impl<'a> Api<'a> {
         Self { endpoint, item, token }
     }
 
-    /// Whether the instance can sell now. One without `/readyz` (behind a load balancer, say) is
-    /// trusted.
+    /// Whether the instance can sell now. An instance without `/readyz` (behind a load balancer, say) is trusted.
     ///
     /// # Errors
-    /// It cannot be reached, or says that it is not ready.
+    /// The instance cannot be reached, or says that it is not ready.
     pub(crate) async fn ready(&self) -> Result<()> {
         let request = self.endpoint.request(Method::GET, "/readyz");
         match self.call(&request, 1).await {
@@ -116,7 +113,7 @@ impl<'a> Api<'a> {
         let token = token.map(|token| (header::AUTHORIZATION, token.clone()));
         request.headers_mut().extend(token);
         match self.call(&request, ATTEMPTS).await {
-            // another sale has orders, which the caller replaces
+            // another sale has orders, and the caller replaces it
             Err(error) if status(&error) == Some(StatusCode::PRECONDITION_REQUIRED) => {
                 let mut named = sale.clone();
                 named["sale"] = uuid::Uuid::new_v4().to_string().into();
@@ -129,12 +126,12 @@ impl<'a> Api<'a> {
         .map_err(|error| self.explained(error, "starts a sale", "--admin-token-file"))
     }
 
-    /// Adds to a refusal what its status says of the port and of the token in this flag.
+    /// Adds to a refusal what its status says about the port and about the token of this flag.
     fn explained(&self, error: Error, does: &str, flag: &str) -> Error {
         let url = &self.endpoint.url;
         let Some(Refused { status, kind }) = error.downcast_ref() else { return error };
         let why = match (status.as_u16(), &**kind) {
-            // no problem of the service
+            // the answer is no problem of the service
             (401 | 403 | 404 | 405, "") => format!("nobody {does} at {url}: {WRONG_PORT}"),
             (401 | 403, _) => {
                 format!("who {does} at {url} needs a token: is {flag} missing or wrong?")
@@ -169,7 +166,7 @@ impl<'a> Api<'a> {
         page.map(drop).map_err(|error| self.explained(error, "reads the ledger", hint))
     }
 
-    /// The whole ledger behind position `after`.
+    /// The whole ledger after position `after`.
     ///
     /// # Errors
     /// The service cannot be reached or refuses.
@@ -179,7 +176,7 @@ impl<'a> Api<'a> {
         let mut orders = Vec::new();
         let mut after = "0".to_owned();
         if position > 0 {
-            // a position goes with the name of the ledger
+            // the service takes a position only together with the ledger's name, so read the name first
             let cursor = page("limit=1".to_owned()).await?.cursor;
             let name = cursor.rsplit_once(':').map_or("", |(name, _)| name);
             after = format!("{name}:{position}");
@@ -187,13 +184,13 @@ impl<'a> Api<'a> {
         loop {
             let page = page(format!("after={after}&limit={PAGE_ORDERS}")).await?;
             orders.extend(page.orders);
-            // the number behind the sale
+            // the number after the sale's name
             let number = |next: &str| next.rsplit(':').next().and_then(|text| text.parse().ok());
             match page.next.and_then(|next| Some((number(&next)?, next))) {
                 Some((number, next)) if number > position => {
                     (position, after) = (number, next);
                 }
-                // where the pages go back, the ledger is not whole, and does not add up
+                // if the pages go back, the ledger is not whole; then it does not add up
                 _ => return Ok(orders),
             }
         }
@@ -209,7 +206,7 @@ impl<'a> Api<'a> {
             .with_context(|| format!("GET {path} at {}: {strange}", self.endpoint.url))
     }
 
-    /// Returns the body. Every call here is idempotent, and is repeated so often.
+    /// Makes a call, and returns the body. Every call here is idempotent, and is tried up to `attempts` times.
     async fn call(&self, request: &Request<Full<Bytes>>, attempts: u32) -> Result<Bytes> {
         let mut attempt = 1;
         let answer = loop {
@@ -241,7 +238,7 @@ impl<'a> Api<'a> {
     }
 }
 
-/// A path with its query. No item is the default item.
+/// A path with its query. `None` as item means the default item.
 pub(crate) fn path_of(path: &str, item: Option<&str>, query: &str) -> String {
     let item = item.map(|item| format!("item={item}&")).unwrap_or_default();
     format!("{path}?{item}{query}").trim_end_matches(['?', '&']).to_owned()
@@ -257,7 +254,6 @@ fn kind(error: &Error) -> Option<&str> {
     error.downcast_ref().map(|Refused { kind, .. }| &**kind)
 }
 
-/// Whether a retry is worth it.
 pub(crate) fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,

@@ -1,5 +1,5 @@
-//! One buyer: sends an order, and retries with the same id until it is answered. The same for what the buyer does with it
-//! then.
+//! One buyer: sends an order, and retries with the same id until it is answered. The buyer's later requests for that order
+//! follow the same rule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::record::{Attempt, Line};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a buyer stays away from an instance that did not serve it.
+/// How long a buyer avoids an instance that did not serve it.
 const AWAY_FROM_HOME: Duration = Duration::from_secs(2);
 
-/// The longest time before a client disconnects on purpose.
+/// The longest time that a client waits before it disconnects on purpose.
 const LONGEST_STAY: Duration = Duration::from_millis(3);
 
-/// How long it is away before it retries.
+/// The shortest time that such a client is away before it retries.
 const SHORTEST_AWAY: Duration = Duration::from_millis(50);
 const LONGEST_AWAY: Duration = Duration::from_millis(500);
 
@@ -37,9 +37,9 @@ const LONGEST_AWAY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Buyer {
     run: Arc<Run>,
-    /// The instance it belongs to.
+    /// The instance that the buyer belongs to.
     home: usize,
-    /// The instance it uses now, and until when if that is not its home.
+    /// The instance that the buyer uses now, and until when if that is not its home.
     place: usize,
     away_until: Option<Instant>,
     connection: Option<Connection>,
@@ -48,15 +48,15 @@ pub(crate) struct Buyer {
 /// How a client disconnects on purpose before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Departure {
-    /// How long it stays after it sent the request.
+    /// How long the client stays after it has sent the request.
     stay: Duration,
-    /// The time before its retry, if it comes back.
+    /// How long it is away before it retries; `None` if it never comes back.
     away: Option<Duration>,
 }
 
 impl Departure {
-    /// How the client of order `number` disconnects, if it is one of the `share` (0 to 1) that do; half of them never
-    /// come back. A function of the seed and the number, so that a run can be repeated.
+    /// How the client of order `number` disconnects; `None` if it stays. A `share` (0 to 1) of the clients disconnect, and half of
+    /// these never come back. The same seed and number give the same result, so that a run can be repeated.
     fn of(seed: u64, share: f64, number: usize) -> Option<Self> {
         let mut rng = choices(seed, number);
         if !rng.random_bool(share) {
@@ -69,7 +69,7 @@ impl Departure {
     }
 }
 
-/// The pause after so many others.
+/// The pause after this many earlier pauses.
 pub(crate) fn pause(others: u32) -> Duration {
     (FIRST_PAUSE * (1 << others.min(10))).min(LONGEST_PAUSE)
 }
@@ -79,12 +79,11 @@ impl Buyer {
         Self { run, home, place: home, away_until: None, connection }
     }
 
-    /// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. Who pays late meanwhile
-    /// lets others order.
+    /// Takes orders until none is left, or the buyer gives up. Returns them with their numbers. While a buyer waits to pay
+    /// late, others order.
     pub(crate) async fn purchase(mut self) -> Vec<(usize, Order)> {
         let mut orders = Vec::new();
         let mut later = JoinSet::new();
-        // orders in a row without an answer
         let mut unanswered: u32 = 0;
         let run = Arc::clone(&self.run);
         while let Some(Some(number)) = run.live.stop.run_until_cancelled(run.next(unanswered)).await
@@ -96,7 +95,7 @@ impl Buyer {
             unanswered = if answered { 0 } else { unanswered.saturating_add(1) };
             match self.steps(number, &order) {
                 steps if steps.iter().any(Step::is_aside) => {
-                    // over a connection of its own, from where it was answered
+                    // over a connection of its own, to the instance that answered
                     let mut buyer = Self::new(Arc::clone(&run), order.places.1, None);
                     later.spawn(async move {
                         buyer.settle(number, &mut order, &steps).await;
@@ -113,18 +112,18 @@ impl Buyer {
         orders
     }
 
-    /// What the buyer does with the order after its answer.
+    /// The buyer's requests for the order after its answer.
     fn steps(&self, number: usize, order: &Order) -> Vec<Step> {
         let Run { args, setup, .. } = &*self.run;
         let hold = setup.before.hold_seconds.map(Duration::from_secs);
         if order.answer().is_none() {
-            // units may come back, and an attempt without an answer may take them
+            // units may come back, and then an attempt without an answer may still take them
             let can_gain = hold.is_some() || setup.plan.conduct.returns > 0.0;
             let may_arrive = can_gain && order.is_refused() && order.in_doubt;
             let cancel = Step { wait: Duration::ZERO, event: Event::Cancelled };
             return may_arrive.then_some(cancel).into_iter().collect();
         }
-        // without a ledger there are no order ids, and probes are no orders
+        // without a ledger the service knows no order ids, and probes are no orders
         let (plan, has_ids) =
             (&setup.plan, !setup.plan.without_ledger && args.probe_path.is_none());
         let steps = hold.map(|hold| plan.conduct.steps(plan.seed, number, hold));
@@ -136,7 +135,7 @@ impl Buyer {
         steps
     }
 
-    /// Takes these steps with order `number`, as long as each is answered.
+    /// Makes these requests for order `number`, in order, until one is not answered.
     async fn settle(&mut self, number: usize, order: &mut Order, steps: &[Step]) {
         for (salt, Step { wait, event }) in (2..).zip(steps) {
             if self.run.live.stop.run_until_cancelled(sleep(*wait)).await.is_none() {
@@ -153,8 +152,8 @@ impl Buyer {
         }
     }
 
-    /// Sends order `number`, or asks for a change of it, until it is settled, or the retries or the time are used up, and
-    /// adds each attempt to `asked`. `salt` tells the choices of an order's questions apart.
+    /// Sends order `number`, or a change of it, until it is settled, or retries or time are used up. Adds each attempt to
+    /// `asked`. `salt` tells the random choices of an order's requests apart.
     async fn ask(&mut self, number: usize, change: Option<Event>, salt: u64, asked: &mut Order) {
         let run = Arc::clone(&self.run);
         let Args { plan, timeout, retries, .. } = &run.args;
@@ -188,7 +187,7 @@ impl Buyer {
             if elsewhere {
                 self.use_next_instance();
             }
-            // a connection that broke says nothing about the next one
+            // a broken connection says nothing about the next one
             let broke = elsewhere && wait.is_none() && attempt == 0;
             let wait =
                 if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
@@ -213,7 +212,7 @@ impl Buyer {
         self.away_until = (self.place != self.home).then(|| Instant::now() + AWAY_FROM_HOME);
     }
 
-    /// Returns to its first instance after a while: an instance that was restarted must get buyers again.
+    /// Returns to the home instance after a while: an instance that was restarted must get buyers again.
     fn return_to_home_instance(&mut self, now: Instant) {
         if self.away_until.is_some_and(|until| until <= now) {
             self.away_until = None;
@@ -222,8 +221,8 @@ impl Buyer {
         }
     }
 
-    /// Sends an order once, and waits for the answer unless the client disconnects before. Replacing a connection that
-    /// closed while idle is no retry.
+    /// Sends an order once, and waits for the answer unless the client disconnects before. Replacing a connection that closed
+    /// while idle does not count as a retry.
     async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -242,7 +241,7 @@ impl Buyer {
             return Ok((Outcome::went_away(), retry));
         }
         let answer = connection.send(request, limit.saturating_sub(started.elapsed())).await?;
-        // only after a whole answer
+        // keep the connection only after a whole answer
         self.connection = Some(connection);
         Ok(match self.run.args.probe_path {
             Some(_) => (answer::read_probe(&answer), None),

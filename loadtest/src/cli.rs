@@ -44,7 +44,7 @@ impl Cli {
         Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    /// Gives each flag a variable with its name.
+    /// Gives each flag an environment variable with its name.
     fn with_environment() -> clap::Command {
         let named = |flag: Arg| {
             let name = format!("FLASH_SALE_LOADTEST_{}", flag.get_id().as_str().to_uppercase());
@@ -54,7 +54,6 @@ impl Cli {
     }
 }
 
-/// What else there is to do.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Judge a run recorded with --history; the exit status is that of the run.
@@ -242,10 +241,10 @@ pub struct Args {
 /// The most orders of a run: what fits the memory of a small machine.
 pub(crate) const MOST_REQUESTS: usize = 10_000_000;
 
-/// All or none, or some.
+/// A share, from none to all.
 pub(crate) const SHARES: RangeInclusive<f64> = 0.0..=1.0;
 
-/// Orders a second that a run may have.
+/// The possible rates, in orders a second.
 pub(crate) const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 impl Args {
@@ -261,24 +260,22 @@ impl Args {
         Self::from_arg_matches(&command.try_get_matches_from(flags)?)
     }
 
-    /// How many orders to send at most.
     pub(crate) fn requests(&self) -> usize {
         self.requests.unwrap_or(if self.duration.is_some() { MOST_REQUESTS } else { 500 })
     }
 
-    /// The header of an operator, who may start a sale.
+    /// The header of an operator, who starts sales.
     pub(crate) fn of_admin(&self) -> Option<&HeaderValue> {
         self.admin_token.as_ref().or(self.admin_token_file.as_ref())
     }
 
-    /// The header of the shop's server, which confirms, takes back and reads the ledger.
+    /// The header of the shop's server, which confirms and returns orders and reads the ledger.
     pub(crate) fn of_shop(&self) -> Option<&HeaderValue> {
         let own = self.shop_token.as_ref().or(self.shop_token_file.as_ref());
         own.or_else(|| self.of_admin())
     }
 
-    /// The time limit of one attempt; by default half of the order's, so that there is time to ask another
-    /// instance.
+    /// The time limit of one attempt. By default it is half of the order's, so that there is time for another instance.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.attempt_timeout.unwrap_or(self.timeout / 2)
     }
@@ -303,7 +300,7 @@ fn probe_path(path: &str) -> Result<String, String> {
     is_path.then(|| path.to_owned()).ok_or_else(|| "a path looks like /healthz".to_owned())
 }
 
-/// The header that carries the token `text`, which is kept out of debug output.
+/// The header that carries the token `text`. It is left out of debug output.
 fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
     let header = match text.trim() {
         "" => None,
@@ -316,7 +313,7 @@ fn bearer(text: &str) -> Result<HeaderValue, &'static str> {
 
 fn bearer_in(file: &str) -> Result<HeaderValue, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    // a second line is the next token or the one before
+    // a second line is the next token, or the former one
     bearer(text.trim().lines().next().unwrap_or_default()).map_err(str::to_owned)
 }
 
@@ -351,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Goal: each flag of a run and of `check` has a variable of its name, and the tokens those of the service.
+    /// Goal: each flag of a run and of `check` has a variable of its name; the tokens have those of the service.
     #[test]
     fn flags_have_variables() {
         let mut command = Cli::with_environment();

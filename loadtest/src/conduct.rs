@@ -1,4 +1,4 @@
-//! What buyers do with an order that was accepted: they pay, late, twice or never, or give it back.
+//! The buyers' conduct after an order was accepted: they pay, late, twice or never, or give it back.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::checker::{Event, u64_from};
 use crate::cli::{Count, SHARES, number};
 
-/// Of the buyers who confirm or cancel, this share asks once more, for the same or for the opposite.
+/// The share of the buyers who confirm or cancel that ask once more, for the same or for the opposite.
 const ASKS_AGAIN: f64 = 0.1;
 
 /// Who the buyers are, and what they do with their orders.
@@ -43,7 +43,7 @@ pub(crate) struct Conduct {
     pub(crate) again: f64,
 }
 
-/// What a buyer does after a pause.
+/// A buyer's request after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) wait: Duration,
@@ -51,25 +51,27 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Whether other orders do not wait for it.
+    /// Whether the buyer's next orders go on without waiting for it.
     pub(crate) fn is_aside(&self) -> bool {
         !self.wait.is_zero() || self.event == Event::Reserved
     }
 }
 
-/// The source of the choices for order `number`: a function of both, so that a run can be repeated.
+/// The source of random choices for order `number`. The same seed and number give the same choices, so that a run can be
+/// repeated.
 pub(crate) fn choices(seed: u64, number: usize) -> SplitMix64 {
     let seed = SplitMix64::seed_from_u64(seed).next_u64() ^ u64_from(number);
     SplitMix64::seed_from_u64(seed)
 }
 
 impl Conduct {
-    /// All shares together.
+    /// The sum of the shares that change an order.
     pub(crate) fn changing(&self) -> f64 {
         self.pay + self.pay_late + self.cancel
     }
 
-    /// Sends order `number` again after its answer, if it is one of that share: before or after one of these steps.
+    /// If order `number` belongs to the share [`again`](Self::again): sends it again after its answer, before or after one of
+    /// these steps.
     pub(crate) fn ask_again(&self, seed: u64, number: usize, steps: &mut Vec<Step>) {
         let mut random = choices(!seed, number);
         if random.random_bool(self.again) {
@@ -78,7 +80,7 @@ impl Conduct {
         }
     }
 
-    /// Has order `number` returned after these steps, if it is one of that share: once it is final.
+    /// If order `number` belongs to the share [`returns`](Self::returns): returns it after these steps, once it is final.
     pub(crate) fn take_back(
         &self,
         seed: u64,
@@ -92,7 +94,7 @@ impl Conduct {
         }
     }
 
-    /// What the buyer of order `number` does, one step after the other, with a hold of this length.
+    /// The requests of the buyer of order `number`, one after the other, for a hold of this length.
     pub(crate) fn steps(&self, seed: u64, number: usize, hold: Duration) -> Vec<Step> {
         let mut random = choices(seed.wrapping_add(1), number);
         let lot = random.random_range(0.0..1.0);

@@ -14,39 +14,36 @@ use tokio::net::TcpStream;
 
 use crate::endpoint::Endpoint;
 
-/// No answer of the service is larger: a page of the ledger has at most 1,000 short orders.
+/// More bytes than any answer of the service has: a page of the ledger has at most 1,000 short orders.
 const BODY_LIMIT_BYTES: usize = 4 << 20;
 
-/// How often a request is polled until it is certainly written.
+/// How many polls certainly write a request.
 const POLLS_TO_WRITE: usize = 3;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Moves the bytes of a connection.
+/// The future that moves the bytes of a connection.
 type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
 
-/// An open connection. Not `Clone`: it carries one request at a time. Dropping it closes it, also in
-/// the middle of a request.
+/// An open connection, for one request at a time, so it is not `Clone`. Dropping it closes it, also in the middle of a request.
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    /// Polled by the sender: a task of its own would cost each request two more wake-ups. `None` after its
-    /// end.
+    /// The sender polls it: a separate task would cost two more wake-ups for each request. `None` after its end.
     driver: Option<Driver>,
 }
 
-/// A whole answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// The `Retry-After` header, if it is in seconds.
     pub(crate) retry_after: Option<Duration>,
-    /// Whether it is marked as one that was given before.
+    /// Whether the answer is marked as repeated.
     pub(crate) replayed: bool,
     pub(crate) body: Bytes,
 }
 
-/// Why there is no answer. Except for [`Self::Connect`], the request may have taken effect.
+/// Why there is no answer. After any of these but [`Self::Connect`], the request may have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("cannot connect to {url}")]
@@ -82,7 +79,7 @@ impl Connection {
         Ok(Self { sender, driver: Some(connection) })
     }
 
-    /// The idle connection, or a new one if there is none or its instance closed it.
+    /// The idle connection, or a new one if there is none or the instance has closed it.
     ///
     /// # Errors
     /// The instance does not accept a new one within `limit`.
@@ -104,7 +101,7 @@ impl Connection {
     /// Sends a request and reads the whole answer.
     ///
     /// # Errors
-    /// There is no answer within `limit`. The connection cannot be used again then.
+    /// There is no complete answer within `limit`. Then the connection cannot be used again.
     pub(crate) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -118,7 +115,7 @@ impl Connection {
     /// Sends a request, and closes the connection after `stay` without reading an answer.
     pub(crate) async fn send_and_close(mut self, request: Request<Full<Bytes>>, stay: Duration) {
         let mut exchange = Box::pin(self.exchange(request));
-        // the first poll wakes the connection, the next one writes such a short request
+        // the first poll wakes the connection, and the next one writes so short a request
         for _ in 0..POLLS_TO_WRITE {
             if poll!(&mut exchange).is_ready() {
                 return;
@@ -134,7 +131,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 answer = &mut answer => return answer,
-                // its error reaches the sender as well, and so does what came before the end
+                // the sender gets its error as well, and everything that came before its end
                 _ = driver => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A process of this machine: a name for it, and its id.
+/// A process of this machine: a name, and the process id.
 pub(crate) type Process = (String, u32);
 
 /// Reads a process as `etcd=1234`.
@@ -14,8 +14,8 @@ pub(crate) fn process(text: &str) -> Result<Process, &'static str> {
     parse().ok_or("a process is written as a name and its id, such as etcd=1234")
 }
 
-/// CPU seconds of user and kernel by name since these earlier ones, ours as `loadtest`; processes of one name are added
-/// up. Unreadable processes are left out: all of them without `/proc`.
+/// CPU seconds of user and kernel since `earlier`, by name; those of this process as `loadtest`. Processes with the same name
+/// are added up. A process that cannot be read is left out; without `/proc`, all are.
 pub(crate) fn cpu_seconds(
     processes: &[Process],
     earlier: &BTreeMap<String, f64>,
@@ -33,7 +33,7 @@ pub(crate) fn cpu_seconds(
 
 fn seconds(pid: u32) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // user and system time: fields 14 and 15, counted behind the name, which may hold anything
+    // user and system time are fields 14 and 15, counted after the name, which may contain anything
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

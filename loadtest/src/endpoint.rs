@@ -12,7 +12,7 @@ use hyper::{Method, Request, Uri};
 /// The media type of bodies and answers.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An instance with its resolved addresses: connections must not cause look-ups.
+/// An instance with its resolved addresses, so that no connection needs a look-up.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
@@ -22,7 +22,7 @@ pub(crate) struct Endpoint {
     host: HeaderValue,
 }
 
-/// Reads the base URL of an instance; what it returns has no slash at its end.
+/// Reads the base URL of an instance, and returns it without a slash at its end.
 pub(crate) fn base_url(text: &str) -> Result<String, &'static str> {
     let is_host = |at: &Authority| !at.host().is_empty() && !at.as_str().contains('@');
     let is_base = text.parse().is_ok_and(|uri: Uri| {
@@ -49,7 +49,7 @@ impl Endpoint {
         Ok(Self { url: url.to_owned(), addresses, path, host })
     }
 
-    /// A request to this instance, without a body. The path is made of checked names and numbers.
+    /// A request to this instance, without a body. The caller builds the path from checked names and numbers.
     ///
     /// # Panics
     /// The path is invalid.

@@ -16,9 +16,9 @@
 //! With `--history` the run is recorded in a file that stands alone, and `loadtest check` judges it
 //! again.
 //!
-//! The exit code is 0 for PASS, 1 for FAIL (also if more than one order in a hundred got no answer), 2
-//! if there was no run to judge: a wrong flag, or a service that is unreachable or not ready, and 130 for a run
-//! that Ctrl-C has ended and in which nothing wrong was found.
+//! The exit code is 0 for PASS, and 1 for FAIL (also if more than one order in a hundred got no answer). It is 2 if there was
+//! no run to judge: a wrong flag, or a service that is unreachable or not ready. It is 130 for a run that Ctrl-C ended and in
+//! which nothing wrong was found.
 #![allow(rustdoc::private_intra_doc_links, reason = "the layout is for readers of the code")]
 
 mod answer;
@@ -53,8 +53,8 @@ pub use crate::cli::{Args, Cli, Limits};
 pub use crate::load::Live;
 pub use crate::report::Report;
 
-/// Sends orders and judges the outcome, for a caller in the same process. Prints nothing, does not
-/// check that the instances are ready, and counts in `live`. Returns the orders as well, by their numbers.
+/// Sends orders and judges the outcome, for a caller in the same process. Counts in `live`. Prints nothing, and does not
+/// check that the instances are ready. Returns also the orders, by their numbers.
 ///
 /// # Errors
 /// There is nothing to judge.
@@ -82,7 +82,7 @@ async fn status(cli: Cli) -> u8 {
     print_report(run::run_shown(&args).await, args.json)
 }
 
-/// The text goes to stdout, or with `json` to stderr.
+/// Prints the report on stdout, or with `json` on stderr.
 fn print_report(report: Result<Report>, json: bool) -> u8 {
     let report = match report {
         Ok(report) => report,
@@ -91,7 +91,7 @@ fn print_report(report: Result<Report>, json: bool) -> u8 {
             return 2;
         }
     };
-    // if this fails, the exit code remains
+    // if printing fails, the exit code still tells
     let _ = if json {
         let object = serde_json::to_string_pretty(&report).expect("plain data");
         write!(io::stderr(), "{report}").and_then(|()| writeln!(io::stdout(), "{object}"))
@@ -100,13 +100,13 @@ fn print_report(report: Result<Report>, json: bool) -> u8 {
     };
     match report.pass {
         true => 0,
-        // as the shell has it of a program that Ctrl-C has ended
+        // a shell reports this code for a program that Ctrl-C has ended
         false if report.interrupted && report.findings.is_empty() => 130,
         false => 1,
     }
 }
 
-/// A seed for a run that was given none: random, and short enough to type.
+/// A seed for a run without one: random, and short enough to type.
 pub fn any_seed() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 % 1_000_000_000
 }
@@ -114,17 +114,17 @@ pub fn any_seed() -> u64 {
 /// Judges a recorded run.
 ///
 /// # Errors
-/// The file cannot be read, or is no whole run.
+/// The file cannot be read, or does not contain a whole run.
 pub fn check(file: &Path, limits: Limits) -> Result<Report> {
     let what = || format!("{} cannot be judged", file.display());
     let file = File::open(file).with_context(what)?;
     judge(BufReader::new(file), limits).with_context(what)
 }
 
-/// Judges the record of a run, from wherever it comes.
+/// Judges the record of a run from any source.
 ///
 /// # Errors
-/// It is no whole run.
+/// The record is not a whole run.
 pub fn judge(record: impl Read, limits: Limits) -> Result<Report> {
     Ok(Report::new(&record::read(record)?, limits))
 }

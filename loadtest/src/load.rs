@@ -41,10 +41,10 @@ const GIVE_UP_AFTER: u32 = 3;
 /// The time limit for the first connection; later ones count as part of an order.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long what is under way may take once a run was stopped.
+/// How long requests under way may take after a run was stopped.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 
-/// What the buyers of a run share.
+/// The buyers of a run share this.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) args: Args,
@@ -52,16 +52,15 @@ pub(crate) struct Run {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) live: Arc<Live>,
     started: Instant,
-    /// The number of the next order.
     next: AtomicUsize,
     /// Records each attempt, with `--history`.
     pub(crate) recorder: Option<Recorder>,
-    /// Cancelled: what is under way is given up.
+    /// Once cancelled, requests under way are given up.
     pub(crate) cut: CancellationToken,
 }
 
 impl Run {
-    /// A request for an order, or for what becomes of it, to this endpoint.
+    /// A request for an order, or for a change of it, to this endpoint.
     pub(crate) fn request(
         &self,
         to: usize,
@@ -91,7 +90,7 @@ impl Run {
         if let Some(header) = user_header {
             request.headers_mut().insert(header, value(&user));
         }
-        // the shop's server confirms, and takes back
+        // confirming and returning needs the shop server's token
         if matches!(change, Some(Event::Confirmed | Event::Returned))
             && let Some(token) = self.args.of_shop()
         {
@@ -100,8 +99,8 @@ impl Run {
         request
     }
 
-    /// The number of the next order, once it is due; `None` if the buyer, whose last orders were `unanswered`, is
-    /// done. There are no gaps.
+    /// The number of the next order, once it is due. `None` if this buyer, whose last orders were `unanswered`, is done. No
+    /// number is left out.
     pub(crate) async fn next(&self, unanswered: u32) -> Option<usize> {
         let (duration, rate) = (self.args.duration, self.args.plan.rate);
         if unanswered > 0 && duration.is_some() {
@@ -139,18 +138,18 @@ pub struct Live {
     pub acknowledged: AtomicU64,
     /// Orders that were refused because too few units were left.
     pub sold_out: AtomicU64,
-    /// Orders that ended otherwise, or without an answer.
+    /// Orders that got another answer, or none.
     pub unsettled: AtomicU64,
-    /// The latencies since the progress was told last; `None` while nobody asks for it.
+    /// The latencies since the last call of `progress`; `None` while nobody shows the progress.
     pub recent: Mutex<Option<Histogram<u64>>>,
-    /// When the buyers came, once they have.
+    /// The time at which the buyers began.
     pub started: OnceLock<SystemTime>,
     /// How long the load took, once the last buyer is done.
     pub duration: OnceLock<Duration>,
-    /// At first only the connections to this instance (an index into the URLs) send orders; the others wait
-    /// until the token is cancelled.
+    /// Gives the connections to one instance (an index into the URLs) a head start: the others send no order until the token is
+    /// cancelled.
     pub head_start: Option<(usize, CancellationToken)>,
-    /// When it is cancelled, no further order is sent, and what is under way has some seconds.
+    /// Once it is cancelled, no further order is sent, and requests under way have some seconds to end.
     pub stop: CancellationToken,
 }
 
@@ -190,7 +189,7 @@ impl Live {
 /// Sends the orders over as many connections as planned, spread evenly over the instances. The end of the sale is not read.
 ///
 /// # Errors
-/// A connection cannot be opened, and no order was sent then.
+/// A connection cannot be opened. Then no order was sent.
 pub(crate) async fn run(
     args: &Args,
     setup: Setup,
@@ -249,7 +248,7 @@ pub(crate) async fn run(
     let cpu_seconds = cpu_seconds(&args.processes, &spent_before);
     let interrupted = live.stop.is_cancelled();
     let Run { setup, recorder, .. } = Arc::into_inner(run).expect("the buyers are done");
-    // orders that were not sent, since all buyers gave up, are unknown
+    // orders that were not sent, because all buyers gave up, count as unknown
     if args.duration.is_none() && !interrupted {
         orders.resize(setup.most_requests, Order::default());
     }

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use loadtest::Cli;
 
-/// One thread: it shares the machine with what it measures, and hundreds of connections that one
-/// thread looks after cost less than the same ones on several.
+/// One thread, because the program shares the machine with the service that it measures. One thread serves hundreds of
+/// connections for less CPU time than several threads do.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     loadtest::run(Cli::of_process()).await

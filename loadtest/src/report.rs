@@ -13,7 +13,7 @@ use crate::cli::Limits;
 use crate::load::due;
 use crate::record::Setup;
 
-/// In place of "PASS".
+/// The verdict of an interrupted run, in place of "PASS".
 const INTERRUPTED: &str = "INTERRUPTED";
 
 /// The report on a run.
@@ -21,53 +21,53 @@ const INTERRUPTED: &str = "INTERRUPTED";
 pub struct Report {
     /// Whether the run passed.
     pub pass: bool,
-    /// Whether it was ended before its time: then it can fail, but not pass.
+    /// Whether the run was stopped early: then it can fail, but not pass.
     pub interrupted: bool,
-    /// The verdict in words.
+    /// The verdict as text.
     pub verdict: String,
     /// What is wrong, the most important first.
     pub findings: Vec<Finding>,
-    /// Remarks that are no failure.
+    /// Remarks that do not fail the run.
     pub notes: Vec<String>,
-    /// What was asked for: its fields are described in `record`, and stand beside these.
+    /// The flags, and the state before: the fields that `record` describes, beside these.
     #[serde(flatten)]
     pub setup: Setup,
-    /// The orders that were sent.
+    /// How many orders were sent.
     pub requests: usize,
-    /// Orders that were due in the time of the run and were not sent, since all connections were busy.
+    /// How many orders were due in the time of the run, but not sent because all connections were busy.
     pub not_sent: usize,
-    /// What became of the orders: the fields of [`Tally`], beside these.
+    /// The orders by outcome: the fields of [`Tally`], beside these.
     #[serde(flatten)]
     pub tally: Tally,
-    /// The path of probes.
+    /// The path that probes asked for.
     pub probe_path: Option<String>,
-    /// Orders that were accepted and are not in the ledger.
+    /// How many orders were accepted and are not in the ledger.
     pub lost: u64,
     /// The accepted orders of each instance, by its name.
     pub instances: BTreeMap<String, u64>,
-    /// How often the ledger goes from one token to the next.
+    /// How many times the token changes from one entry to the next.
     pub handovers: usize,
     /// The longest time in which orders were tried and none was decided.
     pub longest_pause_seconds: f64,
     /// When that pause began, counted from the run's start.
     pub longest_pause_at_seconds: f64,
-    /// The longest time that one order, or one change of it, was tried: from its first sending until it was settled, or else to
+    /// The longest time that one order, or one change of it, was tried: from its first sending until it was settled, else until
     /// the end of its last attempt.
     pub slowest_order_seconds: f64,
     /// From the first request to the last answer.
     pub duration_seconds: f64,
     /// Settled orders a second.
     pub answers_per_second: f64,
-    /// Of settled orders, from first sending to answer, retries included; at a rate from when they were due. Null if
+    /// Latencies of settled orders, from first sending to answer, retries included; at a rate, from when they were due. Null if
     /// there were none.
     pub latency_microseconds: Option<Percentiles>,
-    /// The same by HTTP status: to be told *sold out* takes another time than to buy.
+    /// The same by HTTP status, because a refusal takes another time than a sale.
     pub latency_microseconds_by_status: BTreeMap<String, Percentiles>,
-    /// CPU time of user and kernel during the load, by process: `loadtest` and what `--process` names.
+    /// CPU time of user and kernel during the load, by process: `loadtest`, and each process of `--process`.
     pub cpu_seconds: BTreeMap<String, f64>,
-    /// The stock after, by URL.
+    /// The state after the run, by the instances' URLs.
     pub after: BTreeMap<String, StockState>,
-    /// Orders that the ledger gained.
+    /// How many orders the ledger gained.
     pub ledger_orders: usize,
 }
 
@@ -101,11 +101,10 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("so many digits are allowed")
 }
 
-/// The latency of an order, in microseconds, without the waits for units that were held.
+/// The latency of an order, in microseconds, without the waits for held units.
 ///
-/// At a rate, it begins when the order was due, also if all connections were busy then: else a service that stalls
-/// would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013), calls that coordinated
-/// omission.
+/// At a rate, it counts from when the order was due, even if all connections were busy then. Otherwise a service that stalls
+/// would hide most of the orders that wait for it. Tene, "How not to measure latency" (2013), calls that coordinated omission.
 pub(crate) fn latency(rate: Option<f64>, number: usize, order: &Order) -> u64 {
     let due = rate.and_then(|rate| u64::try_from(due(rate, number).as_micros()).ok());
     let ended = order.ended.saturating_sub(order.waited());
@@ -128,7 +127,7 @@ impl Report {
         report.concluded()
     }
 
-    /// For probes: those that got a 2xx count as accepted.
+    /// The report on probes. Those with a 2xx answer count as accepted.
     pub(crate) fn of_probes(path: &str, history: &History) -> Self {
         let report = Self::of_load(history);
         let Tally { acknowledged, unknown, failed, .. } = report.tally;
@@ -182,7 +181,7 @@ impl Report {
         }
     }
 
-    /// Decides: the verdict so far is that of a run without a failure.
+    /// Completes the report. The verdict so far is the one of a run without a failure.
     fn concluded(mut self) -> Self {
         self.pass = self.findings.is_empty() && !self.interrupted;
         if !self.findings.is_empty() {

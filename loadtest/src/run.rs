@@ -23,23 +23,23 @@ use tokio::signal::ctrl_c;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often the end is read at most: an order whose buyer gave up may still be on its way.
+/// How many times the end is read at most, because an order whose buyer gave up may still be on its way.
 const READINGS: u32 = 10;
 
 /// The pause between two readings.
 const READING_PAUSE: Duration = Duration::from_millis(300);
 
-/// How soon after its time a hold must have ended, though nobody orders.
+/// How soon after its time a hold must end when nobody orders.
 const HOLDS_END_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often progress is shown. A shorter run shows none.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checks that all instances are ready, and does what [`run()`] does, or sends probes, with the progress on stderr. Ctrl-C
-/// ends the load; the report tells what was until then.
+/// Checks that all instances are ready, then does what [`run()`] does, or sends probes, and shows the progress on stderr.
+/// Ctrl-C ends the load, and the report tells what happened until then.
 ///
 /// # Errors
-/// There is nothing to judge.
+/// There was no run to judge.
 pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
     let endpoints = resolve(args).await?;
     for endpoint in &endpoints {
@@ -56,7 +56,7 @@ pub(crate) async fn run_shown(args: &Args) -> Result<Report> {
 /// Stops the load at the first Ctrl-C, and returns at the second.
 async fn interrupted_twice(stop: &CancellationToken) {
     for _ in 0..2 {
-        // without signals it never is
+        // without signals, it waits for ever
         if ctrl_c().await.is_err() {
             pending::<()>().await;
         }
@@ -67,17 +67,17 @@ async fn interrupted_twice(stop: &CancellationToken) {
     }
 }
 
-/// Sends the orders and judges what became of them, or sends probes.
+/// Sends the orders and judges the run, or sends probes.
 ///
 /// # Errors
-/// There is nothing to judge.
+/// There was no run to judge.
 pub(crate) async fn run(
     args: &Args,
     endpoints: Vec<Endpoint>,
     live: &Arc<Live>,
 ) -> Result<(Report, History)> {
     let changing = args.plan.conduct.changing();
-    // their sum may be rounded
+    // the sum of the shares may be rounded
     ensure!(changing < 1.000_001, "--pay, --pay-late and --cancel are together more than 1");
     let no_history = || {
         let path = args.history.as_deref().unwrap_or(Path::new(""));
@@ -107,7 +107,6 @@ pub(crate) async fn run(
     Ok((Report::new(&history, args.limits), history))
 }
 
-/// Shows the progress on stderr.
 async fn show_progress(live: &Live) -> Infallible {
     live.progress();
     loop {
@@ -116,7 +115,7 @@ async fn show_progress(live: &Live) -> Infallible {
     }
 }
 
-/// Writes a line to standard error, by a thread of its own: the load goes on where nobody reads, and further lines are dropped.
+/// Writes a line to standard error on a thread of its own. If nobody reads, the load goes on, and further lines are dropped.
 fn say(line: String) {
     static LINES: LazyLock<SyncSender<String>> = LazyLock::new(|| {
         let (sender, lines) = sync_channel(16);
@@ -126,7 +125,7 @@ fn say(line: String) {
     let _ = LINES.try_send(line);
 }
 
-/// Reads states and ledger until they agree, or the readings are used up.
+/// Reads states and ledger, until they agree or the readings are used up.
 async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) -> Result<()> {
     let mut apis = Vec::new();
     let mut failure = None;
@@ -173,7 +172,7 @@ async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) ->
     Ok(())
 }
 
-/// What the flags ask for. The state before is not known yet.
+/// The set-up by the flags. The state before is not known yet.
 fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
     Setup {
         format: record::FORMAT,
@@ -182,7 +181,7 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
         started: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
         most_requests: args.requests(),
         bound_seconds: args.duration.map(|duration| duration.as_secs_f64()),
-        // none without an order
+        // one connection for each order, at most
         connections: args.concurrency.min(args.requests()),
         urls: endpoints.iter().map(|endpoint| endpoint.url.clone()).collect(),
         before: StockState::default(),
@@ -193,7 +192,7 @@ fn set_up(args: &Args, endpoints: &[Endpoint]) -> Setup {
 /// Looks up the hosts.
 ///
 /// # Errors
-/// One is not known.
+/// A host is unknown.
 pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for url in &args.urls {
@@ -203,12 +202,12 @@ pub(crate) async fn resolve(args: &Args) -> Result<Vec<Endpoint>> {
     Ok(endpoints)
 }
 
-/// Starts the sale if asked to, and reads its state.
+/// Starts the sale if the flags ask for it, and reads the state.
 async fn prepare(endpoint: &Endpoint, args: &Args) -> Result<StockState> {
     let api = Api::new(endpoint, args.plan.item.as_deref(), args.of_shop());
     if let Some(stock) = args.stock {
         let hold = args.hold.map(|hold| hold.as_millis().div_ceil(1000));
-        // the service's own limit of an order is one unit
+        // the service's own default is one unit an order
         let sale = json!({
             "stock": stock, "per_order": 1_000_000, "per_user": args.per_user, "hold_seconds": hold,
         });

@@ -81,7 +81,7 @@ fn answers(report: &Report) -> Vec<String> {
     rows.iter().filter(|(_, n)| *n > 0).map(|(name, n)| counter(name, *n)).collect()
 }
 
-/// By status: to be told *sold out* takes another time than to buy.
+/// The latencies by status, because a refusal takes another time than a sale.
 fn latencies(report: &Report) -> Vec<String> {
     let by_status = report.latency_microseconds_by_status.iter();
     let mut rows: Vec<_> = by_status
@@ -112,7 +112,7 @@ pub(crate) fn milliseconds(micros: u64) -> String {
 
 fn stock(report: &Report) -> Vec<String> {
     let before = format!("before: {} to sell", report.setup.before.stock);
-    // the instances share one store: where they differ, the verdict says so
+    // the instances share one store; if their states differ, the verdict says so
     let after = report.after.values().next().map(|StockState { stock, lucky, orders, .. }| {
         format!("after: stock {stock}, lucky {lucky}, {} in the ledger", count(*orders, "order"))
     });

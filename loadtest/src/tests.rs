@@ -31,12 +31,12 @@ async fn report(fault: Fault, flags: &str) -> Report {
     load(&Shop::open(fault).await, flags).await.expect("the shop is open")
 }
 
-/// Accepted, refused and unanswered orders.
+/// How many orders were accepted, refused and unanswered.
 fn counts(report: &Report) -> (u64, u64, u64) {
     (report.tally.acknowledged, report.tally.sold_out, report.tally.unknown)
 }
 
-/// Goal: a good shop passes, and the report tells what happened.
+/// Goal: a good shop passes, and the report describes the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn good_shop_passes() {
     let report = report(Fault::None, "--requests 200 --concurrency 50 --stock 120").await;
@@ -63,8 +63,7 @@ async fn good_shop_passes() {
     assert_eq!((&json["pass"], &json["answers_by_status"]["409"]), (&true.into(), &80.into()));
 }
 
-/// Goal: without `--stock` the sale goes on, and only the difference is judged, over many pages of
-/// the ledger.
+/// Goal: without `--stock`, the sale goes on, and only the difference is judged, over many pages of the ledger.
 #[tokio::test(flavor = "multi_thread")]
 async fn sale_goes_on_without_a_fresh_start() {
     let shop = Shop::open(Fault::None).await;
@@ -78,9 +77,9 @@ async fn sale_goes_on_without_a_fresh_start() {
     assert_eq!((report.verdict.as_str(), report.ledger_orders), (pass, 1100));
 }
 
-/// Goal: an attempt without a decision is followed by another one with the same id while retries and time are left,
-/// counts once, and spoils no verdict but by the limit of one order; what is not answered then is unknown. A long run
-/// against a service that has gone silent ends soon, and does not pass.
+/// Goal: after an attempt without a decision, the same id is sent again while retries and time are left. The order counts once,
+/// and fails the run only by the limit of one order. Without an answer at last, it counts as unknown. A long run against a
+/// silent service ends soon, and does not pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_without_a_decision() {
     let few = "--requests 20 --concurrency 5 --stock 10";
@@ -110,8 +109,8 @@ async fn attempts_without_a_decision() {
     }
 }
 
-/// Goal: an instance that goes away in the middle of the run costs no order: its buyers go to the
-/// other one, and the verdict rests on what still answers.
+/// Goal: an instance that vanishes in the middle of the run costs no order: its buyers turn to the other one, and the verdict
+/// rests on the instances that still answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn instance_goes_away() {
     let shop = Shop::open(Fault::LeaveAfter(20)).await;
@@ -122,7 +121,7 @@ async fn instance_goes_away() {
     assert_eq!(report.notes, [format!("{} does not answer after the run", shop.urls[1])]);
 }
 
-/// Goal: a caller in the same process sees the orders end and their latency, and which instance gets orders first.
+/// Goal: a caller in the same process sees the orders end, with their latency, and chooses the instance that gets orders first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_watches_and_gives_a_head_start() {
     let shop = Shop::open(Fault::NotReady).await;
@@ -152,8 +151,8 @@ async fn a_caller_watches_and_gives_a_head_start() {
     assert_eq!((sold, sold_out), (20, 10));
 }
 
-/// Goal: the tokens open a shop that asks for them, to start a sale, to confirm and to read the ledger. Before the first order,
-/// their absence is explained, and so is a wrong port.
+/// Goal: the tokens allow to start a sale, to confirm and to read the ledger. If one is missing, or the port is wrong, the
+/// error before the first order explains it.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_sent() {
     let tokens = Fault::Tokens("I-sell", "I-am-admin");
@@ -190,7 +189,7 @@ async fn tokens_are_sent() {
     }
 }
 
-/// Goal: a service that is not ready, away, or has no sale is no run, with the reason.
+/// Goal: with a service that is not ready, away, or without a sale there is no run, and the error says why.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_run_without_a_service() {
     let shop = Shop::open(Fault::NotReady).await;
@@ -201,7 +200,7 @@ async fn no_run_without_a_service() {
     let error = load(&shop, "--item unheard-of").await.expect_err("there is no such sale");
     assert!(error.to_string().contains("start a sale with --stock"), "{error}");
 
-    // bound, so that no other program gets the port, but not listening
+    // bound, so that no other program gets the port, but nobody listens
     let closed = TcpSocket::new_v4().expect("a socket");
     closed.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", closed.local_addr().expect("it is bound"));

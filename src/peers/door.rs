@@ -31,16 +31,17 @@ use super::{Credentials, Door, FRAME_LIFE, MAX_BYTES, MAX_STREAMS};
 use crate::error_chain::ErrorChain;
 use crate::throttle::Throttle;
 
-/// The most connections that have not shown that they are a peer's: the next one closes the oldest of them.
+/// The most connections that have not yet shown a credential of a peer. The next such connection closes the oldest of them.
 const MAX_STRANGERS: usize = 64;
 
-/// The time for a new connection to show that it is a peer's.
+/// How long a new connection may take to show that it is a peer's.
 const STRANGER: Duration = Duration::from_secs(5);
 
-/// How often a connection is asked for a sign, and how long it may take: one that does not read gives none.
+/// How often the door pings a connection, and how long the peer may take to answer. A peer that has stopped reading does not
+/// answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// The time for the last answers after a stop.
+/// How long the last answers may take after a stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// A door, and who may come in.
@@ -56,7 +57,7 @@ impl Doorkeeper {
         static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let Some(token) = &self.credentials.token else { return Ok(()) };
         let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        // the file is not read for who shows none
+        // a client that shows no token does not make the door read the file
         let sent = sent.and_then(|sent| sent.strip_prefix(b"Bearer "));
         let is_known = |sent| token.read_tokens().map(|all| all.iter().any(|it| it.matches(sent)));
         let why = match sent.map(is_known) {
@@ -71,11 +72,11 @@ impl Doorkeeper {
     }
 }
 
-/// What the requests of one connection share.
+/// The requests of one connection share this.
 #[derive(Clone)]
 struct Shared {
     keeper: Arc<Doorkeeper>,
-    /// Whether it is a peer's.
+    /// Whether the connection has shown that it is a peer's.
     is_known: Arc<AtomicBool>,
 }
 
@@ -85,7 +86,7 @@ async fn batch(State(shared): State<Shared>, request: Request) -> Response {
     }
     shared.is_known.store(true, Ordering::Relaxed);
     let body = Limited::new(request.into_body(), MAX_BYTES).collect();
-    // what takes longer would be too old
+    // a frame that takes longer would be too old
     let frame = match timeout(FRAME_LIFE, body).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
@@ -95,7 +96,7 @@ async fn batch(State(shared): State<Shared>, request: Request) -> Response {
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-/// Lets peers in until `stop`, and gives the last answers then.
+/// Lets peers in until `stop`, then gives the last answers.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection.
@@ -201,7 +202,7 @@ mod tests {
     use crate::sale::BoxError;
     use crate::secret::{Secret, SecretSource};
 
-    /// A holder that keeps each batch. It counts the batches that have come, and those that were dropped.
+    /// A holder that keeps each batch. It counts the batches that arrive, and the batches that are dropped.
     struct Stalled(watch::Sender<(usize, usize)>);
 
     struct Batch(watch::Sender<(usize, usize)>);
@@ -243,7 +244,7 @@ mod tests {
         peers.send(batch, pending()).await.map(drop)
     }
 
-    /// Opens a door for those with the token `one`. Returns its address, and how many batches have come in.
+    /// Opens a door for peers that show the token `one`. Returns its address, and a count of the batches that have arrived.
     async fn open(tasks: &mut JoinSet<()>) -> (Arc<str>, watch::Receiver<(usize, usize)>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address: Arc<str> = listener.local_addr().expect("its address").to_string().into();
@@ -258,7 +259,7 @@ mod tests {
 
     type Sender = hyper::client::conn::http2::SendRequest<Body>;
 
-    /// A connection of a client by itself, and what drives it.
+    /// One connection of a client, and the future that drives it.
     async fn connect(address: &str) -> (Sender, impl Future<Output = hyper::Result<()>> + use<>) {
         let stream = TcpStream::connect(address).await.expect("it accepts");
         let client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
@@ -299,7 +300,7 @@ mod tests {
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(500)).await;
             tokio::time::resume();
-            // what was due has been sent and read
+            // everything due has been sent and read
             assert_eq!(post(&mut idle, Body::empty()).await, StatusCode::OK);
         }
         let slow = within("a body without an end is refused", slow).await.expect("it ends");
@@ -310,8 +311,8 @@ mod tests {
         assert!(within("it gives up", deaf).await.expect("no panic").is_err());
     }
 
-    /// Goal: strangers do not shut the door, however many, and none comes in; nor do batches that stall: there is a place for so
-    /// many, and what finds none waits, and is not sent.
+    /// Goal: any number of strangers leaves the door open for peers, and no stranger comes in. The same holds for batches that
+    /// stall: as many as there are places are sent, and every further one waits and is not sent.
     #[tokio::test]
     async fn who_comes_in() {
         let mut tasks = JoinSet::new();

@@ -1,7 +1,7 @@
 //! The link as shipped: HTTP/2 over one connection to each peer.
 //!
-//! hyper's connection by itself, without a client around it: nothing sends a request again, and an answer belongs to its
-//! request. A request that is dropped is reset, so that the peer learns of it.
+//! It uses hyper's connection without a client around it, so that nothing sends a request again, and an answer belongs to its
+//! request. Dropping a request resets its stream, which tells the peer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::process::spawn;
 use crate::sale::BoxError;
 use crate::throttle::Throttle;
 
-/// Where batches go.
+/// The path to which batches are sent.
 pub(super) const PATH: &str = "/v1/batches";
 
-/// The time to connect, and to get a place among the batches that are on their way.
+/// How long it may take to connect, and to get a place among the batches that are on their way.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long a connection may give no sign while a request is under way.
+/// How long a connection may stay silent while a request is under way.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Connections to peers, each opened when it is first used.
@@ -41,7 +41,7 @@ pub struct HttpLink {
     connections: Mutex<HashMap<Box<str>, Arc<Opened>>>,
 }
 
-/// A connection, once one was opened. It is locked while another one is opened.
+/// A connection, if one was opened. The lock is held while another one is opened.
 type Opened = tokio::sync::Mutex<Option<Connection>>;
 
 #[derive(Clone)]
@@ -52,12 +52,12 @@ struct Connection {
 }
 
 impl HttpLink {
-    /// Shows these at each door.
+    /// A link that shows these credentials at each door.
     pub fn new(credentials: Credentials) -> Self {
         Self { credentials, connections: Mutex::default() }
     }
 
-    /// A connection that is open as far as this process knows, and a place among the batches on it.
+    /// A connection that this process believes to be open, and a place among the batches on it.
     async fn place(&self, address: &str) -> Result<(Connection, OwnedSemaphorePermit), BoxError> {
         let connection = self.connection(address).await?;
         let place = Arc::clone(&connection.places).acquire_owned().await?;
@@ -118,7 +118,7 @@ impl Link for HttpLink {
         let (mut connection, place) = place.map_err(BoxError::from).flatten().map_err(not_sent)?;
         let request = request.body(Full::from(frame())).map_err(|error| not_sent(error.into()))?;
         let answer = connection.sender.try_send_request(request).await.map_err(|mut failed| {
-            // the request comes back if nothing of it was written
+            // hyper gives the request back if it has written no byte of it
             let is_unsent = failed.take_message().is_some();
             let error = failed.into_error().into();
             if is_unsent { LinkError::NotSent(error) } else { LinkError::NoAnswer(error) }
@@ -141,7 +141,7 @@ impl Link for HttpLink {
             );
         }
         let error = format!("the peer answered {status}").into();
-        // a door says so before it looks at the frame; who else answers may have passed it on
+        // a door refuses before it looks at the frame; another server may have passed the frame on
         Err(if status.is_client_error() { not_sent(error) } else { LinkError::NoAnswer(error) })
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::inventory::Item;
 
-    /// A door that answers with this status, over as many connections as there are.
+    /// A door that answers with this status, over any number of connections.
     async fn answering(status: StatusCode) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("its address").port();
@@ -178,8 +178,8 @@ mod tests {
         port
     }
 
-    /// Goal: what a door refuses is not sent; what else gets no answer may have been passed on. A connection that has fallen silent
-    /// is not used again.
+    /// Goal: a batch that the door refuses was not sent; a batch that gets any other bad answer may have been passed on. A
+    /// connection that has fallen silent is not used again.
     #[tokio::test]
     async fn what_an_answer_tells() {
         let link = HttpLink::new(Credentials::default());
@@ -205,8 +205,8 @@ mod tests {
         assert!(send().await.is_ok());
     }
 
-    /// Goal: what waits for a connection is not sent, however many wait and however the wait ends, and the address rests once.
-    /// Method: a port whose system takes no more connections.
+    /// Goal: a batch that waits for a connection is not sent, however many wait and however the wait ends; and the address
+    /// rests once. Method: a port whose system accepts no further connection.
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_a_connection_is_not_sent() {
         let socket = TcpSocket::new_v4().expect("a socket");

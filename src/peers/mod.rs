@@ -1,8 +1,8 @@
 //! Orders between instances: batches that an instance sends to the one that holds the lock, and their fates.
 //!
-//! This module knows batches and fates, and nothing of routes or of the store: the [`wire`] is what is written, a [`Link`]
-//! carries it, over HTTP/2 [as shipped](HttpLink), and a [`Door`] lets it in. What becomes of an order is one of three: it is
-//! *final*, *not done*, or *unknown* under the token of that tenure. [`Peers::send`] sends a frame once, and so does a link.
+//! This module knows batches and fates, and neither routes nor the store. The [`wire`] is the format. A [`Link`] carries
+//! frames, over HTTP/2 [as shipped](HttpLink), and a [`Door`] lets them in. An order's fate is *final*, *not done*, or
+//! *unknown* under the token of that tenure. [`Peers::send`] and the link send a frame once.
 
 mod door;
 mod link;
@@ -33,55 +33,57 @@ pub use door::{Doorkeeper, serve};
 pub use link::HttpLink;
 pub use tls::PeerTls;
 
-/// How often an answer that is not there yet has a line.
+/// How often the holder writes a line while a batch is under way.
 const SIGN_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the holder may give no sign at all.
+/// How long the holder may be silent.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How old a frame may be when it arrives, by the holder's clock. A buyer who had no answer has not asked elsewhere for a
-/// refusal before that: what comes later takes nothing.
+/// How old a frame may be when it arrives, by the holder's clock. A buyer without an answer waits at least this long before
+/// asking elsewhere for a refusal, so a later frame must take nothing.
 pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
 
-/// How old the sign may be by which a sender knows the holder's clock. In so short a time, two clocks drift apart by milliseconds.
+/// How old the answer may be from which a sender knows the holder's clock. In so short a time, two clocks drift apart by
+/// milliseconds.
 const CLOCK_LIFE: Duration = Duration::from_secs(10);
 
-/// How long an address rests after a failure, and after many.
+/// How long an address rests: after its first failure, and at most.
 const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
-/// The most bytes of a frame, and of an answer: the largest batch has fewer.
+/// The most bytes of a frame, and of an answer. The largest batch has fewer.
 const MAX_BYTES: usize = 1 << 20;
 
-/// How many batches may be on their way from one process to another: two of each item.
+/// How many batches may be on their way from one process to another: two for each item.
 const MAX_STREAMS: usize = 256;
 
-/// How many peers may send orders at the same time, and how many are remembered.
+/// How many peers may send orders at the same time, and how many senders are remembered.
 pub(crate) const MAX_PEERS: usize = 256;
 
-/// How many numbers of frames are remembered of each process, behind the lowest one.
+/// How many frame numbers are remembered for each process. Frames with numbers below the remembered ones are refused.
 const NUMBERS: usize = 1024;
 
 /// The token and the certificates that instances show each other.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// The same for all.
+    /// The token, the same at all instances.
     pub token: Option<SecretSource>,
     /// Certificates.
     pub tls: Option<PeerTls>,
 }
 
-/// What carries frames. It sends none twice.
+/// Carries frames, each at most once.
 #[async_trait::async_trait]
 pub trait Link: Send + Sync + 'static {
-    /// Sends a frame to the door at this address: takes its text when it can be written at once. Returns the answer, piece by
-    /// piece as it comes.
+    /// Sends a frame to the door at this address. It makes the frame's text only when the text can be written at once, because
+    /// the text contains a time. Returns the answer, piece by piece as it arrives.
     ///
     /// # Errors
-    /// [`LinkError`] says whether the frame may have arrived. An error in the middle of an answer says nothing of that.
+    /// [`LinkError`] says whether the frame may have arrived. An error in the middle of an answer does not say that.
     ///
     /// # Cancel safety
-    /// The frame of a dropped call may arrive once it was taken. When the answer is dropped, the door learns of it if it can.
+    /// If the call is dropped after the text was made, the frame may arrive. If the answer is dropped, the door is told if
+    /// possible.
     async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError>;
 }
 
@@ -91,24 +93,24 @@ pub type Text<'a> = Box<dyn FnOnce() -> Vec<u8> + Send + 'a>;
 /// An answer, piece by piece.
 pub type Pieces = BoxStream<'static, Result<Bytes, BoxError>>;
 
-/// Why a frame has no answer.
+/// Why a frame got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// It did not arrive, and will not.
+    /// The frame did not arrive, and never will.
     #[error("it was not sent")]
     NotSent(#[source] BoxError),
-    /// It may have arrived, or may arrive later.
+    /// The frame may have arrived, or may still arrive.
     #[error("it was not answered")]
     NoAnswer(#[source] BoxError),
 }
 
-/// Why a batch that was sent has no fates.
+/// Why a sent batch has no fates.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Nothing was carried out, and nothing will be.
+    /// The holder carried out nothing, and never will.
     #[error("the holder did not carry it out: {0:?}")]
     NotDone(NotDone),
-    /// It was not sent, or may have been carried out: the link says which.
+    /// The batch was not sent, or may have been carried out: the link says which.
     #[error("the holder was not reached, or did not answer")]
     Link(#[source] LinkError),
 }
@@ -119,25 +121,24 @@ impl SendError {
     }
 }
 
-/// This process among its peers.
+/// This process, as one of the peers.
 pub struct Peers {
     /// A name that no other process has.
     process: Box<str>,
-    /// Where others reach it.
+    /// The address at which other processes reach this one.
     address: Arc<str>,
     link: Arc<dyn Link>,
     began_at: Instant,
     sent: Mutex<Numbers>,
     known: Mutex<HashMap<Box<str>, Known>>,
-    /// The processes that have sent frames.
     senders: Mutex<HashMap<Box<str>, Sender>>,
 }
 
-/// The numbers of this process' frames.
+/// The numbers of the frames that this process sends.
 #[derive(Default)]
 struct Numbers {
     latest: u64,
-    /// Those of frames that wait for their answers.
+    /// The numbers of the frames that wait for their answers.
     open: BTreeSet<u64>,
 }
 
@@ -154,13 +155,13 @@ impl Drop for Open<'_> {
 struct Sender {
     /// Frames with smaller numbers are refused.
     lowest: u64,
-    /// Those that came.
+    /// The numbers of the frames that have arrived.
     numbers: BTreeSet<u64>,
     last_at: Instant,
 }
 
 impl Sender {
-    /// Whether this frame has not come before, for certain, and its sender still waits for it.
+    /// Whether this frame certainly arrives for the first time, and its sender still waits for it.
     fn is_new(&mut self, frame: &Frame) -> bool {
         self.last_at = Instant::now();
         self.lowest = self.lowest.max(frame.lowest);
@@ -181,19 +182,19 @@ impl fmt::Debug for Peers {
     }
 }
 
-/// What is known of an address.
+/// What this process knows of an address.
 #[derive(Default)]
 struct Known {
-    /// What the clock there said, and when.
+    /// The holder's clock as its last answer told it, and when that answer arrived.
     clock: Option<(Clock, Instant)>,
-    /// How often it failed since its last sign: batches that were sent before it rested failed with the one that it rests for.
+    /// Failures since the last sign of life. A batch that was sent before the rest began belongs to the same failure.
     failures: u32,
     rests_until: Option<Instant>,
 }
 
 impl Known {
-    /// The address rests for a pause that grows, unless it gave a sign since a batch was sent. A silence costs buyers far more
-    /// than a connection that is refused.
+    /// Lets the address rest, for a pause that grows, unless it gave a sign of life after the batch was sent. A silent address
+    /// costs buyers far more time than one that refuses connections, so it rests longer.
     fn rest(&mut self, is_silent: bool, sent_at: Instant) {
         let gave_a_sign = self.clock.as_ref().is_some_and(|(_, at)| *at > sent_at);
         if gave_a_sign || self.rests_until.is_some_and(|until| sent_at < until) {
@@ -210,17 +211,17 @@ impl Known {
 pub struct Outgoing<'a> {
     /// Where the holder is.
     pub address: &'a str,
-    /// Its tenure.
+    /// The holder's tenure.
     pub tenure: &'a Tenure,
-    /// What is sold.
+    /// The item of the orders.
     pub item: &'a Item,
     /// The name of this instance.
     pub instance: &'a str,
-    /// What this instance remembers of the store.
+    /// The state of the store that this instance remembers.
     pub watermark: Watermark,
     /// At least one.
     pub orders: Vec<Forwarded>,
-    /// How long the holder's store may give no sign: at least as long as one attempt of a batch may take.
+    /// How long the holder's store may stay silent: at least as long as one attempt of a batch may take.
     pub patience: Duration,
 }
 
@@ -243,14 +244,14 @@ impl Peers {
         &self.address
     }
 
-    /// Until when the address rests: it could not be reached.
+    /// Until when the address rests, because it could not be reached.
     pub fn rests_until(&self, address: &str) -> Option<Instant> {
         let known = self.known.lock();
         known.get(address)?.rests_until.filter(|until| *until > Instant::now())
     }
 
-    /// Sends a batch to the holder, once, and waits for its fates for as long as the holder gives signs: until `over`, which ends
-    /// soon after the tenure.
+    /// Sends a batch to the holder, once, and waits for its fates while the holder gives signs of life, at most until `over`,
+    /// which happens soon after the tenure's end.
     ///
     /// # Errors
     /// [`SendError`].
@@ -285,7 +286,7 @@ impl Peers {
     ) -> Result<Done, SendError> {
         let Outgoing { address, tenure, item, instance, watermark, orders, patience } = batch;
         let wanted = orders.len();
-        // once the link has taken the frame
+        // set once the link has taken the frame
         let written: Mutex<Option<(Instant, Open<'_>)>> = Mutex::default();
         let frame = || {
             let (number, lowest) = self.next_number();
@@ -342,7 +343,7 @@ impl Peers {
                     *known = Known { clock: Some((line.clock, now)), ..Known::default() };
                 });
                 match (line.not_done, line.done) {
-                    // the other one may have been carried out
+                    // the first copy of the frame may have been carried out
                     (Some(NotDone::Repeated), _) => {
                         return Err(SendError::no_answer("a frame of this number came before"));
                     }
@@ -375,7 +376,7 @@ impl Peers {
         (at.elapsed() <= CLOCK_LIFE).then(|| Clock { of: clock.of.clone(), ms })
     }
 
-    /// The number of the next frame, and the lowest one that waits for its answer.
+    /// The number of the next frame, and the lowest number that waits for its answer.
     fn next_number(&self) -> (u64, u64) {
         let Numbers { latest, open } = &mut *self.sent.lock();
         *latest += 1;
@@ -383,11 +384,11 @@ impl Peers {
         (*latest, open.first().copied().unwrap_or(*latest))
     }
 
-    /// Notes a frame that came, whatever becomes of it.
+    /// Records that a frame has arrived. Refuses a number that has arrived before, or that its sender no longer waits for.
     fn accept(&self, frame: &Frame) -> Result<(), NotDone> {
         let mut senders = self.senders.lock();
         if senders.len() >= MAX_PEERS && !senders.contains_key(&frame.sender) {
-            // a copy of their frames would be too late
+            // forget silent senders: copies of their frames would be too late
             senders.retain(|_, sender| sender.last_at.elapsed() <= 2 * FRAME_LIFE);
             if senders.len() >= MAX_PEERS {
                 return Err(NotDone::TooMany);
@@ -411,9 +412,9 @@ impl Peers {
         Clock { of: self.process.clone(), ms: millis(self.began_at.elapsed()) }
     }
 
-    /// Whether a frame may be older than it may get. Its sender learned the time from an answer on its way, and counted from there:
-    /// so a frame is not younger than it says, unless this process' clock stood still. It stands no longer than [`CLOCK_LIFE`]
-    /// before a frame is found to be ahead, or to say nothing.
+    /// Whether a frame may be older than [`FRAME_LIFE`]. Its sender read this process' clock from an answer, and has counted
+    /// since that answer arrived. So the frame is at most as old as it says, unless this process' clock stood still. If it did,
+    /// then after at most [`CLOCK_LIFE`] the sender's frames are ahead of this clock, or name no time: both count as late.
     fn is_late(&self, clock: Option<&Clock>) -> bool {
         let now = self.clock();
         let from = now.ms.saturating_sub(millis(FRAME_LIFE));
@@ -426,16 +427,16 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What takes batches that come from peers: the sale of this instance.
+/// Takes batches of peers: the sale of this instance.
 pub trait Receiver: Send + Sync + 'static {
-    /// Takes a batch, if this process holds the lock in just this tenure.
+    /// Takes a batch, if this process holds the lock in exactly this tenure.
     ///
     /// # Errors
-    /// Why nothing of it is carried out.
+    /// Why the instance carries out nothing of the batch.
     fn receive(&self, frame: Frame) -> Result<Received, NotDone>;
 }
 
-/// A batch of a peer that is under way. When it is dropped, what was not sent to the store yet is dropped as well.
+/// A batch of a peer that is under way. Dropping it drops the orders that were not sent to the store yet.
 pub struct Received {
     /// Its fates.
     pub done: BoxFuture<'static, Done>,
@@ -443,12 +444,12 @@ pub struct Received {
     pub store_answered_at: Box<dyn Fn() -> Instant + Send + Sync>,
 }
 
-/// Where the batches of peers come in.
+/// The entrance for batches of peers.
 #[derive(Clone)]
 pub struct Door {
     /// This process.
     pub peers: Arc<Peers>,
-    /// What carries them out.
+    /// Carries the batches out.
     pub receiver: Arc<dyn Receiver>,
 }
 
@@ -462,7 +463,7 @@ impl Door {
             if is_late { Err(NotDone::TooLate) } else { self.receiver.receive(frame) }
         });
         let came_at = Instant::now();
-        // `None` behind the last line
+        // `None` after the last line
         let lines = unfold(Some(frame), move |under_way| {
             let peers = Arc::clone(&peers);
             async move {
@@ -497,7 +498,7 @@ mod tests {
     use super::*;
     use crate::inventory::{Action, Inventory, Order, OrderId, Quantity, User, token_record};
 
-    /// A holder that answers with what the test gives it.
+    /// A holder that gives the answers of the test.
     struct Holder {
         done: Mutex<Vec<BoxFuture<'static, Done>>>,
         numbers: mpsc::UnboundedSender<u64>,
@@ -513,13 +514,13 @@ mod tests {
         }
     }
 
-    /// A link within this process, which may be late.
+    /// A link within this process, which may delay frames.
     struct Direct {
         door: Door,
         takes: Duration,
-        /// How much of an answer comes through.
+        /// How many lines of an answer pass.
         lines: usize,
-        /// Whether each frame comes twice, and the second answer through.
+        /// Whether each frame arrives twice, and the sender gets the second answer.
         repeats: bool,
     }
 
@@ -593,8 +594,8 @@ mod tests {
         }
     }
 
-    /// Goal: a frame counts only while it is young by the holder's clock, which a sender learns from the first answer, however
-    /// slow the sender's own clock is to notice.
+    /// Goal: a frame counts only while it is young by the holder's clock. A sender learns that clock from the first answer,
+    /// even if the sender's own clock lags.
     #[tokio::test(start_paused = true)]
     async fn a_frame_must_be_young() {
         let ready = || async { done() }.boxed();
@@ -606,7 +607,7 @@ mod tests {
         assert_eq!(world.send().await.expect("the time that has passed counts"), done());
         assert_eq!((world.numbers.try_recv(), world.numbers.try_recv()), (Ok(2), Ok(3)));
 
-        // a clock that is old, or ahead of the holder's, which stood still
+        // the sender knows a clock that is too old, or that is ahead because the holder's stood still
         for (passes, ahead) in [(11, 0), (0, 1), (0, u64::MAX)] {
             let world = World::new(vec![ready(), ready()], Duration::ZERO, 9);
             assert!(world.send().await.is_err());
@@ -628,7 +629,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(9)).await;
             slow.sender.note("holder:1", |known| {
                 if let Some((_, at)) = &mut known.clock {
-                    // a clock that stood for a while, as that of a paused process
+                    // the sender's clock stood still for a while, as that of a paused process does
                     *at += Duration::from_millis(2);
                 }
             });
@@ -638,7 +639,7 @@ mod tests {
         assert!(slow.numbers.try_recv().is_err(), "it was let in late");
     }
 
-    /// Goal: of a frame that came twice, the answer to the copy does not tell what became of the other one.
+    /// Goal: when a frame arrives twice, the answer to the second copy does not tell the fate of the first.
     #[tokio::test(start_paused = true)]
     async fn an_answer_to_a_copy_tells_nothing() {
         let world = World::repeating(vec![async { done() }.boxed()], Duration::ZERO, 9, true);
@@ -648,10 +649,10 @@ mod tests {
         }
     }
 
-    /// Goal: the largest batch is not longer than a door takes, nor is its answer than a sender does.
+    /// Goal: the largest batch fits into what a door takes, and its answer into what a sender takes.
     #[test]
     fn the_largest_batch_fits() {
-        // each letter takes two in JSON
+        // JSON needs two bytes for each letter
         let (name, long) = ("i".repeat(64), "\"".repeat(128));
         let token = Token::new(ClusterId(u64::MAX), i64::MAX);
         let order = Order {
@@ -691,8 +692,8 @@ mod tests {
         }
     }
 
-    /// Goal: a sender waits for as long as the holder gives signs that its store answers, and no longer. Method: a store that has
-    /// not answered since the beginning, or a link that falls silent behind the first line.
+    /// Goal: a sender waits exactly as long as the holder says that its store answers. Method: a store that has never answered,
+    /// or a link that falls silent after the first line.
     #[tokio::test(start_paused = true)]
     async fn patience_counts_from_the_last_sign() {
         let forever = || pending().boxed();
@@ -701,7 +702,7 @@ mod tests {
             let clock = Clock { of: "?".into(), ms: 0 };
             world.sender.note("holder:1", |known| known.clock = Some((clock, Instant::now())));
             if lines > 0 {
-                // it learns the clock
+                // the sender learns the clock
                 assert!(matches!(world.send().await, Err(SendError::NotDone(NotDone::TooLate))));
             }
             let asked_at = Instant::now();
@@ -714,8 +715,7 @@ mod tests {
         }
     }
 
-    /// Goal: a holder takes each frame once, and none after its sender has had an answer to it, or has given it up; whatever it
-    /// answered to it.
+    /// Goal: a holder takes each frame once, whatever it answered to it, and none for which the sender has stopped waiting.
     #[tokio::test(start_paused = true)]
     async fn a_frame_is_taken_once() {
         const LATEST: u64 = 10 + NUMBERS as u64;
@@ -748,11 +748,11 @@ mod tests {
         ] {
             assert_eq!(answer("a", number, lowest, false).await, answered, "{number}");
         }
-        // refused, and in time later
+        // refused as too late; the number counts as taken, also for a copy that would be in time
         assert_eq!(answer("b", 1, 0, true).await, Some(NotDone::TooLate));
         tokio::time::advance(Duration::from_millis(5)).await;
         assert_eq!(answer("b", 1, 0, false).await, again);
-        // more than it remembers
+        // more numbers than a process remembers
         for number in 10..=LATEST {
             assert_eq!(answer("c", number, 0, false).await, None);
         }
@@ -768,8 +768,8 @@ mod tests {
         assert_eq!(of_one_that_it_forgot, Some(NotDone::NotTheHolder), "a copy would be too late");
     }
 
-    /// Goal: one incident rests an address once, however many batches it concerns, and a store that does not answer its holder
-    /// rests it not at all: the holder gives signs.
+    /// Goal: one incident makes an address rest once, however many batches fail by it. A holder whose store does not answer
+    /// need not rest: the holder gives signs of life.
     #[tokio::test(start_paused = true)]
     async fn one_incident_rests_an_address_once() {
         for (lines, rests) in [(usize::MAX, None), (0, Some(SILENT_RESTS.0))] {
@@ -794,7 +794,7 @@ mod tests {
         }
     }
 
-    /// Goal: what is not a frame of this version is not done, whatever else it has.
+    /// Goal: a frame of another version is not done, whatever it contains.
     #[tokio::test]
     async fn another_format_is_refused() {
         let (sent, _numbers) = mpsc::unbounded_channel();

@@ -9,15 +9,15 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// The certificates that instances show each other. Each connection reads the files, so that they can change while the program
-/// runs.
+/// The certificates that instances show each other. Each new connection reads the files, so that they can change while the
+/// program runs.
 #[derive(Clone, Debug)]
 pub struct PeerTls {
-    /// The certificate of this instance, at its door and at those of others.
+    /// The certificate of this instance, at its own door and at those of its peers.
     pub cert: PathBuf,
-    /// Its key.
+    /// The key of the certificate.
     pub key: PathBuf,
-    /// The certificate of the authority that signs those of all instances, and no others.
+    /// The certificate of the authority that signs the certificates of all instances, and no others.
     pub ca: PathBuf,
 }
 
@@ -39,10 +39,10 @@ mod rustls_backed {
     use crate::sale::BoxError;
 
     impl PeerTls {
-        /// Checks the files.
+        /// Checks that the files can be used.
         ///
         /// # Errors
-        /// What cannot be used.
+        /// Which file cannot be used, and why.
         pub fn check(&self) -> Result<(), BoxError> {
             self.server()?;
             self.client().map(drop)
@@ -56,8 +56,8 @@ mod rustls_backed {
             Ok(Box::new(TlsAcceptor::from(Arc::new(self.server()?)).accept(stream).await?))
         }
 
-        /// Connects to the door at this address, and waits until it has let this instance in: with TLS 1.3 it sees the
-        /// certificate when the client is done. It speaks first then.
+        /// Connects to the door at this address, and waits until the door has let this instance in. With TLS 1.3 the client is
+        /// done before the door has seen its certificate. So the client waits for the door's first bytes.
         pub(in super::super) async fn connect(
             &self,
             address: &str,
@@ -138,7 +138,7 @@ mod without {
     const NONE: &str = "this program was built without TLS";
 
     impl PeerTls {
-        /// Checks the files.
+        /// Refuses: this build has no TLS.
         ///
         /// # Errors
         /// This build has no TLS.

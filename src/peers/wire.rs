@@ -1,7 +1,7 @@
 //! The format of what instances send each other: one frame of JSON, and lines of JSON in answer to it.
 //!
-//! A frame is a batch of one item for the tenure of one claim. The answer has a line twice a second while the batch is under
-//! way, and a last one with the fate of each order. Orders and outcomes are written as the script of the store has them.
+//! A frame is a batch of one item for the tenure of one claim. While the batch is under way, the answer has a line twice a
+//! second. The last line has the fate of each order. Orders and outcomes are written as in the store's script.
 
 use std::sync::Arc;
 
@@ -15,52 +15,52 @@ use crate::inventory::{
 };
 use crate::sale::SaleError;
 
-/// The version of the format. An instance carries out nothing of another one.
+/// The version of the format. An instance carries out no frame of another version.
 const VERSION: u32 = 1;
 
-/// One tenure of a lock, by the claim that was granted: no other one has the same key and the same token.
+/// One tenure of a lock, named by the granted claim: no other tenure has the same key and token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenure {
-    /// The whole key of the claim: the name of the lock, the random number of a lease, and a number of its own.
+    /// The whole key of the claim: the lock's name, the lease's random number, and the claim's own number.
     pub key: Box<str>,
     /// The token of the grant.
     #[serde(serialize_with = "write_token", deserialize_with = "read_token")]
     pub token: Token,
 }
 
-/// The time of a process that holds locks, in milliseconds, by its own monotonic clock.
+/// The clock of a process that holds locks: milliseconds of its monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// The process.
+    /// The process whose clock it is.
     pub of: Box<str>,
-    /// Its time.
+    /// Its milliseconds.
     pub ms: u64,
 }
 
-/// What the store must have, as an instance remembers it.
+/// The state that the store must have at least, as an instance remembers it.
 pub type Watermark = [String; 4];
 
 /// A batch that is sent to the holder of the lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Frame {
     pub(crate) version: u32,
-    /// What is sold.
+    /// The item of the orders.
     #[serde(deserialize_with = "read_item")]
     pub item: Item,
-    /// The batch is carried out in this tenure, or not at all.
+    /// The tenure in which the batch is carried out, or not at all.
     pub tenure: Tenure,
-    /// The process that sends it.
+    /// The sending process.
     pub sender: Box<str>,
-    /// Its instance, recorded with each order.
+    /// The name of its instance, which is recorded with each order.
     pub instance: Arc<str>,
-    /// No two frames of a sender have the same, and later ones have larger ones.
+    /// The frame's number. Each frame of a sender has a larger one than the frame before.
     pub number: u64,
-    /// The sender still waits for an answer to this one, and for none to earlier ones: these are not carried out any more.
+    /// The lowest number for which the sender still waits. The holder carries out no frame below it.
     pub lowest: u64,
-    /// The latest time of the holder that the sender knows, and what has passed since.
+    /// The holder's clock as the sender last heard it, plus the time that has passed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// What the store has acknowledged to the sender.
+    /// The state that the store has acknowledged to the sender.
     pub watermark: Watermark,
     /// At least one.
     pub orders: Vec<Forwarded>,
@@ -78,7 +78,7 @@ pub struct Forwarded {
     asks: Asks,
     /// The number of the buyer's request.
     pub request: u32,
-    /// The token of its first attempt that was not answered.
+    /// The token of the order's first attempt that got no answer.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -130,10 +130,10 @@ impl Forwarded {
         Self { id, quantity: order.quantity.get(), user, asks, request, sent_under }
     }
 
-    /// The order, of `item`.
+    /// The order that this stands for, of `item`.
     ///
     /// # Errors
-    /// What is allowed.
+    /// What would be allowed.
     pub fn order(&self, item: &Item) -> Result<Order, &'static str> {
         Ok(Order {
             id: OrderId::new(&self.id)?,
@@ -152,7 +152,7 @@ impl Forwarded {
 }
 
 impl Frame {
-    /// A batch of `item` for this tenure, which carries nothing yet of its sender.
+    /// A batch of `item` for this tenure. [`Peers::send`](super::Peers::send) fills in the sender's part.
     pub(crate) fn new(item: &Item, tenure: &Tenure, orders: Vec<Forwarded>) -> Self {
         Self {
             version: VERSION,
@@ -168,21 +168,20 @@ impl Frame {
         }
     }
 
-    /// The text.
     pub(super) fn write(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Parses a text.
+    /// Parses a frame's text.
     ///
     /// # Errors
-    /// Why nothing of it is carried out.
+    /// Why the holder carries out nothing of it.
     pub(super) fn read(text: &[u8]) -> Result<Self, NotDone> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        // what else there is in another version is unknown
+        // another version may have any other fields
         let other =
             serde_json::from_slice(text).is_ok_and(|Version { version }| version != VERSION);
         let frame: Self = serde_json::from_slice(text).map_err(|error| {
@@ -195,39 +194,39 @@ impl Frame {
     }
 }
 
-/// Why nothing of a batch was carried out, and nothing will be.
+/// Why the holder carried out nothing of a batch, and never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NotDone {
     /// The process does not hold the lock in this tenure.
     NotTheHolder,
-    /// The frame says too little about the time, or is too old. The clock in the answer is right.
+    /// The frame names no time of the holder, or is too old. The answer has the holder's clock.
     TooLate,
-    /// A frame of this number has come before.
+    /// A frame with this number has arrived before.
     Repeated,
     /// Two frames of this sender are under way, or too many senders are known.
     TooMany,
-    /// The frame cannot be read, or is of another version.
+    /// The frame cannot be parsed, or has another version.
     Format,
-    /// The process stops.
+    /// The process is stopping.
     Stopping,
 }
 
-/// What became of an order.
+/// The fate of an order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// This, as the script has it.
+    /// The order has this outcome, written as in the store's script.
     Final(Box<str>),
-    /// Nothing, whoever sends it: the item's data are the reason.
+    /// The order took nothing, and would take nothing at any instance: the item's data are damaged, or do not allow it.
     Refused(Refusal),
-    /// Nothing, in a word. Sent again, it may be carried out.
+    /// The order took nothing, for the reason in this word. Sent again, it may be carried out.
     NotDone(Box<str>),
-    /// It was sent to the store, which has not answered.
+    /// The order was sent to the store, which has not answered.
     Unknown,
 }
 
-/// What is wrong with an item.
+/// Why no instance can sell the item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "they are named as the errors of the inventory are")]
@@ -240,7 +239,7 @@ pub enum Refusal {
 }
 
 impl Fate {
-    /// The fate of `order` by its answer at the holder.
+    /// The fate of `order`, from the answer that it got at the holder.
     pub fn of(order: &Order, answer: &Result<Outcome, SaleError>) -> Self {
         let error = match answer {
             Ok(outcome) => return Self::Final(outcome.answer(order).into()),
@@ -269,7 +268,7 @@ impl Refusal {
         })
     }
 
-    /// The same as an error of the store; `None` if it cannot be read.
+    /// The refusal as an error of the store; `None` if it cannot be parsed.
     pub fn error(self) -> Option<InventoryError> {
         Some(match self {
             Self::UnknownItem => InventoryError::UnknownItem,
@@ -286,33 +285,32 @@ impl Refusal {
     }
 }
 
-/// A line of an answer. The last one says why nothing was done, or has the fates.
+/// A line of an answer. The last line says why nothing was done, or has the fates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The holder's time.
+    /// The holder's clock.
     pub clock: Clock,
-    /// How long ago the holder's store answered last, or the frame came, if that was later.
+    /// Milliseconds since the holder's store last answered, or since the frame arrived, if that was later.
     #[serde(default)]
     pub store_ms: u64,
     /// Why nothing was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_done: Option<NotDone>,
-    /// One for each order of the frame.
+    /// The fates, in the last line of a batch that was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<Done>,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Of each order of the frame, in its order.
+    /// The fates, in the order of the frame's orders.
     pub fates: Vec<Fate>,
-    /// What the store has acknowledged to the holder, these orders included.
+    /// The state that the store has acknowledged to the holder, these orders included.
     pub watermark: Watermark,
 }
 
 impl Line {
-    /// The text, with the end of the line.
     pub(super) fn write(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
@@ -343,7 +341,7 @@ fn read_item<'a, D: Deserializer<'a>>(from: D) -> Result<Item, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
-/// Some order, as it is sent.
+/// An order as it is sent.
 #[cfg(test)]
 pub(super) fn any_order() -> Forwarded {
     let id = "a".to_owned();

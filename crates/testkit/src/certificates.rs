@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 pub struct Certificates(PathBuf);
 
 impl Certificates {
-    /// Makes all of them in the new directory `tls` in `parent`.
+    /// Makes the certificates and keys in the new directory `tls` in `parent`.
     ///
     /// # Errors
     /// When a file cannot be written. Without the feature `certificates` there are none.
@@ -49,7 +49,6 @@ impl Certificates {
         self.0.join("ca.pem")
     }
 
-    /// The server's certificate and key.
     pub(crate) fn server(&self) -> (PathBuf, PathBuf) {
         self.pair("server")
     }
@@ -63,7 +62,7 @@ impl Certificates {
         (self.0.join(format!("{name}.pem")), self.0.join(format!("{name}-key.pem")))
     }
 
-    /// The flags by which an instance, as a client of the server `etcd` or `redis`, gets them.
+    /// The flags by which an instance gets the certificates, as a client of the server `etcd` or `redis`.
     pub(crate) fn flags(&self, server: &str) -> impl Iterator<Item = String> + use<> {
         let (certificate, key) = self.client();
         let flags = [("ca", self.ca()), ("cert", certificate), ("key", key)];
@@ -73,7 +72,7 @@ impl Certificates {
 }
 
 impl std::fmt::Display for Certificates {
-    /// The flags by which `etcdctl` and `redis-cli` get them.
+    /// The flags by which `etcdctl` and `redis-cli` get the certificates.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (ca, (certificate, key)) = (self.ca(), self.client());
         let (ca, certificate, key) = (ca.display(), certificate.display(), key.display());
@@ -81,12 +80,12 @@ impl std::fmt::Display for Certificates {
     }
 }
 
-/// The path as an argument; our own paths are plain.
+/// The path as an argument. Paths of this crate contain no characters that need care.
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Writes a file that only we may read; a reader sees either all of it or its old content.
+/// Writes a file that only this user may read. A reader sees either the whole new content or the old one.
 pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut file = NamedTempFile::new_in(dir)?;
@@ -95,7 +94,6 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A random password.
 pub(crate) fn password() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }

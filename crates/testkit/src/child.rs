@@ -1,4 +1,4 @@
-//! A child process that never outlives us.
+//! A child process that never outlives this process.
 
 use std::ffi::OsStr;
 use std::io::{self, PipeWriter, Write as _};
@@ -11,15 +11,15 @@ use tokio::process::Command;
 
 use super::dir::{GUARDIAN_PATH, OwnedDir};
 
-/// Becomes the program, after leaving a guardian behind.
+/// Leaves a guardian behind, and becomes the program.
 ///
-/// The guardian reads a pipe that only we can write to. When the pipe ends, because we close it or end in any way, the guardian
-/// asks the program to end by the signal, and kills it after the grace. A line in the pipe means that the program has ended
-/// already: then its process id may be reused, and the guardian must leave it alone.
+/// The guardian reads a pipe that only our process can write to. When the pipe ends, because we close it or end in any way, the
+/// guardian asks the program to end by the signal, and kills it after the grace. A line in the pipe means that the program has
+/// already ended. Its process id may then be reused, so the guardian must leave it alone.
 ///
 /// - The pipe moves to descriptor 3 because a shell gives its background jobs an empty stdin.
 /// - `$$` is the process id of the shell, even in the subshell, and of the program after `exec`.
-/// - Standard output is the pipe that keeps the directory, until the guardian ends.
+/// - Standard output is the pipe that keeps the directory. The guardian holds it until it ends.
 /// - `CONT` lets a paused program see the signal.
 const SCRIPT: &str = r#"
 tenths=$1 log=$2 output=$3 signal=$4
@@ -48,21 +48,21 @@ exec "$@"
 /// How long a killed process may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running program. When this value is dropped, or our process ends in any way, the program gets SIGTERM, or the signal that it
-/// was started with, and after the grace SIGKILL.
+/// A running program. When this value is dropped, or our process ends in any way, the program gets its end signal (by default
+/// SIGTERM), and after the grace SIGKILL.
 ///
 /// It runs in its own process group, so that a Ctrl-C in the terminal reaches only us. Its standard input is empty, its output goes to the log.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,
     pid: u32,
-    /// When this is closed, the guardian ends the program.
+    /// Closing it makes the guardian end the program.
     lifeline: Option<PipeWriter>,
     log: PathBuf,
     grace: Duration,
 }
 
-/// The ids of a user and its group that run a program; ours if `None`.
+/// The ids of a user and its group that run a program; `None` for this process' own.
 pub type User = Option<(u32, u32)>;
 
 /// How a program is started.
@@ -72,22 +72,22 @@ pub struct Program<'a> {
     pub path: &'a Path,
     /// A directory that stays until the program is gone.
     pub dir: &'a OwnedDir,
-    /// Its standard error is appended to this file.
+    /// The program's standard error is appended to this file.
     pub log: &'a Path,
-    /// Its standard output is appended to this file; `None`: to the log.
+    /// The program's standard output is appended to this file; `None` for the log.
     pub output: Option<&'a Path>,
-    /// How long it may take to end when asked to.
+    /// How long the program may take to end when it is asked to.
     pub grace: Duration,
-    /// The name of the signal that asks it to end.
+    /// The name of the signal that asks the program to end.
     pub end_signal: &'a str,
-    /// Picks variables of our environment to leave out.
+    /// Selects the variables of this process' environment to leave out.
     pub without_env: fn(&str) -> bool,
     /// The user that runs it.
     pub user: User,
 }
 
 impl<'a> Program<'a> {
-    /// With our whole environment, and SIGTERM.
+    /// A program with the whole environment of this process, which ends at SIGTERM.
     pub fn new(path: &'a Path, dir: &'a OwnedDir, log: &'a Path, grace: Duration) -> Self {
         let end_signal = "TERM";
         Self { path, dir, log, output: None, grace, end_signal, without_env: |_| false, user: None }
@@ -188,8 +188,8 @@ impl Child {
         self.gone_within(KILL_TIMEOUT).await
     }
 
-    /// Stops it with SIGSTOP until [`resume`](Self::resume). Where there is a `/proc`, the process stands still after this call;
-    /// otherwise, on a busy machine, a thread of it may run on for a moment.
+    /// Stops it with SIGSTOP until [`resume`](Self::resume). With a `/proc`, all its threads stand still when this call
+    /// returns. Without, a thread may run on for a moment on a busy machine.
     ///
     /// # Errors
     /// When it has ended.
@@ -212,7 +212,7 @@ impl Child {
         self.signal(Signal::CONT)
     }
 
-    /// Whether it is stopped, by [`pause`](Self::pause) or by itself. Reads `/proc`; `false` where there is none.
+    /// Whether it is stopped, by [`pause`](Self::pause) or by itself. Reads `/proc`; `false` without it.
     pub fn is_paused(&self) -> bool {
         // the name before the state may contain brackets
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
@@ -225,7 +225,7 @@ impl Child {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // a process that was waited for has no id: the number may be reused
+        // a process that was waited for has no id any more: the number may be reused
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("the process has ended"))?;
         Ok(kill_process(pid, signal)?)
@@ -240,7 +240,7 @@ impl Child {
 
     fn dismiss_guardian(&mut self) {
         if let Some(mut lifeline) = self.lifeline.take() {
-            // the pipe is empty, so this cannot block; without a guardian, the message is not needed
+            // the pipe is empty, so this cannot block; if the guardian is gone, nobody needs the message
             let _ = lifeline.write_all(b"ended\n");
         }
     }

@@ -17,16 +17,16 @@ use crate::{
 /// The error of a proxy.
 const NO_PROXY: &str = "a proxy has no port";
 
-/// The time for an instance to finish its requests when it is asked to end.
+/// How long an instance may take to finish its requests when it is asked to end.
 const SHUTDOWN_GRACE: &str = "5s";
 
-/// The time for an instance to end, which includes giving up its claims.
+/// How long an instance may take to end, including giving up its claims.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// A running cluster. Dropping it ends everything; [`stop`](Self::stop) ends it in order.
 #[derive(Debug)]
 pub struct Cluster {
-    /// In the order in which they were started.
+    /// The instances, in the order in which they were started.
     pub instances: Vec<Instance>,
     /// The stock.
     pub redis: PrivateRedis,
@@ -38,7 +38,7 @@ pub struct Cluster {
     pub etcd: Vec<PrivateEtcd>,
     /// The data and logs of all servers and instances.
     pub dir: OwnedDir,
-    /// The program that the instances run: this one.
+    /// The program that the instances run; by default the program of this process.
     pub program: PathBuf,
 }
 
@@ -51,13 +51,13 @@ pub struct Instance {
     pub port: u16,
     /// Its process.
     pub child: Child,
-    /// One proxy for each member of etcd.
+    /// One proxy to each member of etcd.
     pub etcd_proxies: Vec<Proxy>,
-    /// Between the instance and Redis.
+    /// The proxy between the instance and Redis.
     pub redis_proxy: Option<Proxy>,
-    /// Between the clients and the instance.
+    /// The proxy between the clients and the instance.
     pub client_proxy: Option<Proxy>,
-    /// Of the address at which other instances reach it.
+    /// The proxy at the address at which other instances reach it.
     pub peer_proxy: Option<Proxy>,
     args: Vec<String>,
 }
@@ -65,13 +65,13 @@ pub struct Instance {
 /// How an instance is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spec<'a> {
-    /// `None`: its port.
+    /// The instance's name; `None` for its port.
     pub name: Option<&'a str>,
     /// How many instances share this machine's cores.
     pub instances: usize,
-    /// Further flags.
+    /// Further flags of the instance.
     pub flags: &'a [String],
-    /// What runs through a proxy.
+    /// The connections that run through a proxy.
     pub proxied: Proxied,
     /// Whether the instance knows only the first member of etcd.
     pub one_endpoint: bool,
@@ -80,18 +80,18 @@ pub struct Spec<'a> {
 /// Which connections of an instance run through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxied {
-    /// None.
+    /// No connection.
     #[default]
     Nothing,
-    /// Those to etcd.
+    /// The connections to etcd.
     Etcd,
-    /// Those to Redis.
+    /// The connections to Redis.
     Redis,
-    /// Those to etcd and to Redis.
+    /// The connections to etcd and to Redis.
     Servers,
-    /// Those of its clients.
+    /// The connections of its clients.
     Clients,
-    /// Those of other instances, which send their orders to the holder.
+    /// The connections of other instances, which send their orders to the holder.
     Peers,
 }
 
@@ -237,7 +237,7 @@ impl Cluster {
         stopped.map(drop)
     }
 
-    /// Stops the instances first, which still need the servers to stop, then the servers.
+    /// Stops the instances first, because they need the servers in order to stop, then the servers.
     ///
     /// # Errors
     /// A process does not end.
@@ -250,7 +250,7 @@ impl Cluster {
 
     /// Ends everything at once.
     pub async fn kill(&mut self) {
-        // the instances' guardians end the rest
+        // the guardians of the instances end whatever is left
         join_all(self.instances.iter_mut().map(|instance| instance.child.kill())).await;
         join_all(self.servers().map(Child::kill)).await;
     }
@@ -315,7 +315,7 @@ pub fn title(port: u16) -> String {
     format!("instance {port}")
 }
 
-/// Whether an environment variable is a setting of ours, which the instances of a cluster must not inherit.
+/// Whether an environment variable is a setting of the service, which the instances of a cluster must not inherit.
 pub fn is_setting(name: &str) -> bool {
     name.starts_with("FLASH_SALE_")
 }

@@ -10,7 +10,7 @@ use crate::PrivateRedis;
 pub struct DataCopy(TempDir);
 
 impl DataCopy {
-    /// Copies the current data. Nothing acknowledged is missing, as each write is synced before its answer.
+    /// Copies the current data. No acknowledged write is missing, because each write is synced before its answer.
     pub fn of(redis: &PrivateRedis) -> Self {
         let copy = tempfile::tempdir().unwrap();
         copy_files(&data_dir(redis), copy.path());

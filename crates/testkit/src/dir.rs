@@ -25,11 +25,11 @@ pub(crate) const GUARDIAN_PATH: &str = "/usr/bin:/bin";
 /// How long the removal may take once the directory is unused.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A directory `flash-sale-XXXXXX` among the system's temporary ones.
+/// A directory `flash-sale-XXXXXX` among the system's temporary directories.
 ///
-/// A small shell process, the guardian, reads a pipe whose writing end is held by us and by the guardian of
-/// each [`Child`](super::Child) that uses the directory. It removes the directory when the last of them has
-/// closed the pipe: on drop, on exit and on SIGKILL, but never under a process that still writes to it.
+/// A small shell process, the guardian, reads a pipe. This process, and the guardian of each [`Child`](super::Child) that uses
+/// the directory, hold the pipe's writing end. The guardian removes the directory when the last of them has closed the pipe: on
+/// drop, on exit and on SIGKILL, but never under a process that still writes to it.
 #[derive(Debug)]
 pub struct OwnedDir {
     path: PathBuf,
@@ -63,7 +63,7 @@ impl OwnedDir {
             .args(["-c", GUARDIAN, "flash-sale-dir"])
             .arg(dir.path())
             .env("PATH", GUARDIAN_PATH)
-            // its own group: a Ctrl-C in the terminal reaches only us
+            // a process group of its own, so that a Ctrl-C in the terminal reaches only our process
             .process_group(0)
             .stdin(held)
             .stdout(hold_on_parent)
@@ -78,7 +78,7 @@ impl OwnedDir {
         &self.path
     }
 
-    /// Another writing end of the pipe: the directory stays as long as it is open.
+    /// Another writing end of the pipe. The directory stays as long as it is open.
     pub(crate) fn hold(&self) -> io::Result<PipeWriter> {
         self.lifeline.try_clone()
     }

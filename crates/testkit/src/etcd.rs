@@ -33,7 +33,7 @@ pub enum AuthTokens {
 /// The user of a secured etcd, with rights only for the lock `stock-lock` and the locks of its items.
 pub const USER: &str = "flash-sale";
 
-/// The longest that etcd takes to answer us.
+/// How long etcd may take to answer a request of this crate.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Certificates and passwords of a secured cluster.
@@ -43,7 +43,6 @@ struct Keys {
     root_password: String,
     /// The file with the password of [`USER`].
     password_file: PathBuf,
-    /// Whether the users exist yet.
     has_users: bool,
 }
 
@@ -56,7 +55,6 @@ impl Keys {
         Ok(Self { certificates, root_password: password(), password_file, has_users: false })
     }
 
-    /// The client's settings for TLS.
     #[cfg(feature = "certificates")]
     fn tls(&self) -> io::Result<etcd_client::TlsOptions> {
         use etcd_client::{Certificate, Identity, TlsOptions};
@@ -67,7 +65,6 @@ impl Keys {
         Ok(TlsOptions::new().ca_certificate(ca).identity(ours))
     }
 
-    /// The flags of a member.
     fn member_flags(&self, tokens: AuthTokens) -> Vec<String> {
         let (certificate, key) = self.certificates.server();
         let token_key = text(&self.password_file.with_file_name("token-key"));
@@ -113,7 +110,7 @@ impl Kind for Etcd {
 
     async fn is_ready(&self, port: u16, _: u32) -> bool {
         let Ok(mut root) = self.root(port).await else { return false };
-        // an etcd says so after a test has added users
+        // etcd answers like this after a test has added users
         let has_users =
             |error: &etcd_client::Error| error.to_string().contains("user name is empty");
         let is_ours = match root.member_list().await {
@@ -265,7 +262,7 @@ fn prepare(
     let mut places = Vec::with_capacity(members);
     for _ in 0..members {
         let [port, peer_port] = free_ports()?;
-        // distinguishes our member from another etcd that took the port
+        // the name tells this member from another etcd that took its port
         let name = format!("flash-sale-{}", uuid::Uuid::new_v4().simple());
         places.push((name, port, format!("http://127.0.0.1:{peer_port}")));
     }
@@ -276,7 +273,7 @@ fn prepare(
     let mut all: Vec<Launch<Etcd>> = Vec::with_capacity(members);
     for (name, port, peer_url) in places {
         let dir = OwnedDir::create_in(parent)?;
-        // all members have the keys of the first one
+        // all members share the keys of the first one
         let keys = match (all.first(), options.secured) {
             (Some(first), _) => first.kind.keys.clone(),
             (None, Some(_)) => Some(Keys::create_in(dir.path())?),
@@ -294,7 +291,7 @@ fn prepare(
             ("--initial-cluster", &cluster.join(",")),
             ("--initial-cluster-token", &token),
             ("--initial-cluster-state", "new"),
-            // 3.4 has an older logger as its default, which has no levels
+            // 3.4 logs in another format by default, which has no levels
             ("--logger", "zap"),
             ("--log-level", "warn"),
         ]);

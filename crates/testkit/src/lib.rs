@@ -5,12 +5,12 @@
 //!   feature `certificates`, secured.
 //! - [`pgbouncer`]: a pooler in front of a PostgreSQL
 //! - [`redis_cluster`]: three Redis primaries, each with its replicas, and moving a slot from one to another
-//! - [`certificates`]: what a secured server needs
+//! - [`certificates`]: certificates for a secured server
 //! - [`replication`]: a Redis or PostgreSQL with a replica
 //! - [`sentinel`]: Redis Sentinel
-//! - [`server`]: what all servers share: kill, restart, stop
-//! - [`child`]: a process that ends with us, even on SIGKILL
-//! - [`dir`]: a directory that is removed with us
+//! - [`server`]: the parts that all servers share: kill, restart, stop
+//! - [`child`]: a process that ends with this one, even after SIGKILL
+//! - [`dir`]: a directory that is removed with this process
 //! - [`cluster`]: the servers of a sale, and instances of the service
 //! - [`signals`]: signals to a program
 //! - [`ports`], [`probe`]: free ports, and requests to servers
@@ -23,7 +23,7 @@
 //! - [`flags`]: the flags of a program, without its environment variables
 //! - [`run`]: a program that a test talks to
 //! - [`wait`], [`processes`]: waiting for a condition, finding processes
-//! - [`or_left_out`]: what is not installed everywhere
+//! - [`or_left_out`]: leaves a test out if this machine lacks its server
 
 #![allow(
     clippy::unwrap_used,
@@ -70,7 +70,7 @@ pub use sentinel::Sentinels;
 pub use server::ServerError;
 pub use zookeeper::{PrivateZooKeeper, ZooKeeperOptions};
 
-/// Returns `found`. If this machine lacks it, says what is missing, and the test is left out.
+/// Returns `found`. If it is `None`, says what is missing, so that the test can be left out.
 ///
 /// # Panics
 /// If it is missing although the variable `CI` is set: nobody would read what was left out.

@@ -12,7 +12,7 @@ use super::ports::free_ports;
 use super::postgres::{give, nobody};
 use super::server::{Kind, Launch, Private, ServerError, find_program};
 
-/// A `PgBouncer` on a free port of 127.0.0.1. Where we are `root`, which it refuses to run as, it runs as the user `nobody`.
+/// A `PgBouncer` on a free port of 127.0.0.1. It refuses to run as `root`, so a `root` runs it as the user `nobody`.
 pub type PrivatePgBouncer = Private<PgBouncer>;
 
 /// The kind of a private `PgBouncer`.
@@ -24,12 +24,12 @@ impl Kind for PgBouncer {
     const PROGRAM: &str = "pgbouncer";
     const PACKAGES: &str = "pgbouncer";
 
-    /// It ends `PgBouncer` at once; `TERM` works differently in different versions.
+    /// This signal ends `PgBouncer` at once. `TERM` works differently in different versions.
     const END_SIGNAL: &str = "INT";
 
     fn program() -> Option<PathBuf> {
         find_program("FLASH_SALE_PGBOUNCER", &["pgbouncer"]).or_else(|| {
-            // Debian keeps it off a user's path
+            // Debian installs it outside of a user's `PATH`
             let program = Path::new("/usr/sbin/pgbouncer");
             program.exists().then(|| program.into())
         })
@@ -51,8 +51,8 @@ impl PrivatePgBouncer {
         crate::or_left_out(PgBouncer::program(), missing).is_some()
     }
 
-    /// Starts it in front of the PostgreSQL on this port, whose superuser `postgres` needs no password, with these settings,
-    /// and waits until it answers.
+    /// Starts it in front of the PostgreSQL on this port, with these settings, and waits until it answers. The superuser
+    /// `postgres` there needs no password.
     ///
     /// # Errors
     /// When `PgBouncer` is not installed, ends, or does not answer within

@@ -13,10 +13,10 @@ use crate::wait::eventually;
 /// server is restarted.
 const RANGE: Range<u16> = 15_000..30_000;
 
-/// Below [`RANGE`], so that servers on random ports get none of these.
+/// Below [`RANGE`], so that no server on a random port takes one of these.
 const RESERVABLE: Range<u16> = 10_000..15_000;
 
-/// How many ports were tried, starting from a random number: so parallel runs begin at different places.
+/// How many ports were tried. It starts from a random number, so that parallel runs begin at different places.
 static TRIED: LazyLock<AtomicUsize> = LazyLock::new(|| {
     let [first, second, ..] = uuid::Uuid::new_v4().into_bytes();
     AtomicUsize::new(u16::from_be_bytes([first, second]).into())
@@ -30,10 +30,10 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// `N` ports of 127.0.0.1 that were free a moment ago. This process gives out each port of the range once before it gives one out
-/// again.
+/// `N` ports of 127.0.0.1 that were free a moment ago. This process gives out every port of the range once before it repeats
+/// one.
 ///
-/// Another program may take one before it is used; then the caller tries again.
+/// Another program may take a port before it is used. Then the caller tries again.
 ///
 /// # Errors
 /// When no port is free.
@@ -47,7 +47,7 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
 
 /// A port `p` such that all `p + offset` are free, and no other test gets them.
 ///
-/// Another run of the tests may take one before it is used. That is unlikely, because each run begins at a random place.
+/// Another run of the tests may take a port before it is used. That is unlikely, because each run begins at a random place.
 ///
 /// # Panics
 /// When thousands of ports are taken.
@@ -63,7 +63,7 @@ fn take(range: Range<u16>, offsets: &[u16]) -> Option<u16> {
     std::iter::repeat_with(next).take(range.len()).flatten().find(are_free)
 }
 
-/// The address of an instance that was started with `--listen 127.0.0.1:0`, from its log.
+/// The address of an instance with `--listen 127.0.0.1:0`, read from its log.
 ///
 /// # Panics
 /// If the log does not have it in time.

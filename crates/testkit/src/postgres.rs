@@ -19,19 +19,19 @@ use super::wait::until;
 /// Options of a private PostgreSQL.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
-    /// Whether connections from all machines are encrypted, with certificates of its own authority, and need a password for all
-    /// users but `postgres`.
+    /// Whether connections from every machine are encrypted, with certificates of the server's own authority, and all users but
+    /// `postgres` need a password.
     pub secured: bool,
     /// More settings, as `name=value`.
     pub settings: Vec<String>,
-    /// Whether its data are made for it alone. Otherwise they are a copy of data that the process makes once and removes at its
-    /// end.
+    /// Whether its data are made for it alone. Otherwise they are copied from data that this process makes once, and removes at
+    /// its end.
     pub own_data: bool,
 }
 
 /// A PostgreSQL on a free port of 127.0.0.1, with data in its own directory, and the superuser `postgres` without a password.
 ///
-/// Where we are `root`, which PostgreSQL refuses to run as, it runs as the user `nobody`.
+/// It refuses to run as `root`, so a `root` runs it as the user `nobody`.
 pub type PrivatePostgres = Private<Postgres>;
 
 /// The user `nobody` and its group.
@@ -74,7 +74,7 @@ impl Kind for Postgres {
 /// The directory of its programs: on the `PATH`, or where Debian and Fedora install the newest version.
 fn programs() -> Option<PathBuf> {
     if let Some(server) = find_program("FLASH_SALE_POSTGRES", &["postgres"]) {
-        // beside a link to it, the other programs may be missing
+        // the directory of a link to it may lack the other programs
         return server.canonicalize().ok()?.parent().map(Path::to_owned);
     }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -88,7 +88,7 @@ pub fn is_installed() -> bool {
     programs().is_some()
 }
 
-/// The same for a test; without PostgreSQL, the test is [left out](crate::or_left_out).
+/// The same for a test. Without PostgreSQL, the test is [left out](crate::or_left_out).
 pub fn can_test() -> bool {
     let missing = "PostgreSQL is not installed (apt-get install postgresql)";
     crate::or_left_out(programs(), missing).is_some()
@@ -100,7 +100,7 @@ pub fn psql() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from("psql"))
 }
 
-/// The user for servers that refuse to run as `root`, if we are `root`.
+/// The user for servers that refuse to run as `root`; `None` if this process is not `root`.
 pub(crate) fn nobody() -> User {
     geteuid().is_root().then_some(NOBODY)
 }
@@ -160,7 +160,7 @@ impl PrivatePostgres {
 pub type ReplicatedPostgres = Replicated<Postgres>;
 
 impl ReplicatedPostgres {
-    /// Starts both, and waits until they answer. If `is_synchronous`, the standby has each write before it is answered.
+    /// Starts both, and waits until they answer. If `is_synchronous`, the standby has each write before the write is answered.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`]; and when the system gives a proxy no port.
@@ -216,7 +216,7 @@ async fn prepare(
         "unix_socket_directories=".to_owned(),
         "max_connections=300".to_owned(),
         "shared_buffers=16MB".to_owned(),
-        // in its directory, which is removed with it
+        // in the server's directory, which is removed with it
         "dynamic_shared_memory_type=mmap".to_owned(),
     ];
     if let Some(certificates) = &certificates {
@@ -253,8 +253,8 @@ async fn prepare(
     Ok(Launch { args, dir, port, kind: Postgres { data, user, certificates } })
 }
 
-/// The data directory of a new server, made once in a process and removed with it. Copying it takes a fraction of the time of
-/// making it.
+/// The data directory of a new server, made once in a process and removed at its end. A copy takes a fraction of the time of a
+/// new one.
 async fn template(user: User, server: &Path) -> io::Result<PathBuf> {
     static TEMPLATE: OnceCell<OwnedDir> = OnceCell::const_new();
     let make = async || -> io::Result<OwnedDir> {
@@ -268,7 +268,7 @@ async fn template(user: User, server: &Path) -> io::Result<PathBuf> {
 
 /// Makes the data directory of a new server.
 async fn init(user: User, server: &Path, data: &Path) -> io::Result<()> {
-    // small log files, because they are most of what is copied
+    // small log files, because they are most of the bytes to copy
     let flags = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
     make_data(user, server.with_file_name("initdb"), &flags, data).await
 }

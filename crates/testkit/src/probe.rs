@@ -14,7 +14,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest answer of a ZooKeeper that is read, in bytes.
@@ -33,7 +32,8 @@ pub async fn http(
     ask(&format!("127.0.0.1:{port}"), method, path, body, TIMEOUT).await
 }
 
-/// The same to the server at `authority`, a host and a port, within `limit`.
+/// Sends one HTTP request with a JSON body to the server at `authority`, a host and a port, and returns the status and the
+/// body.
 ///
 /// # Errors
 /// If there is no complete answer within `limit`.
@@ -60,7 +60,8 @@ pub async fn ask(
     timeout(limit, answer).await?
 }
 
-/// Sends the request as it is to the server at `authority` on a separate connection, which ends with the body of the answer.
+/// Sends this request to the server at `authority` on a separate connection, which lasts until the body of the answer has
+/// ended.
 ///
 /// # Errors
 /// If there is no answer.

@@ -46,24 +46,23 @@ struct State {
     port: u16,
     /// A connection ends when this number changes.
     cuts: u32,
-    /// When this number changes, a connection forwards nothing more, and stays open.
+    /// When this number changes, a connection forwards nothing more, but stays open.
     silences: u32,
-    /// For each direction: while set, connections are accepted, but nothing is forwarded.
+    /// For each direction: while set, the proxy accepts connections and forwards nothing.
     holds: [bool; 2],
     /// While set, connections are closed as soon as they are accepted.
     refuses: bool,
-    /// How long each chunk is delayed.
     delay: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     connections: u64,
-    /// Whether a chunk came while its direction was held.
+    /// Whether a chunk arrived while its direction was held.
     holds: bool,
-    /// Chunks that were held and forwarded later.
+    /// How many chunks were held and forwarded later.
     late: u64,
-    /// Chunks to lose: their direction, how many pass before, and how many are lost.
+    /// The chunks to lose: their direction, how many pass first, and how many are lost then.
     to_lose: (Direction, u64, u64),
     lost: u64,
 }
@@ -133,7 +132,7 @@ impl Proxy {
         self.line.counts().lost
     }
 
-    /// Ends all connections that are open.
+    /// Ends all open connections.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
@@ -165,7 +164,7 @@ impl Proxy {
         self.state.send_modify(|state| state.holds = [false; 2]);
     }
 
-    /// From now on delays each chunk, in both directions, as a long line does: chunks do not wait for one another.
+    /// From now on delays each chunk, in both directions, as a long line does: a chunk does not wait for the one before.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
@@ -193,7 +192,7 @@ impl Proxy {
         self.line.counts().to_lose.2 == 0
     }
 
-    /// Loses the next `answers` answers: the server gets the request, and the client's connection ends without the answer.
+    /// Loses the next `answers` answers: the server gets the request, but the client's connection ends without the answer.
     pub fn lose_answers(&self, answers: u64) {
         self.line.counts().to_lose = (Direction::ToClient, 0, answers);
     }
@@ -213,10 +212,10 @@ impl Line {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A receiver that gets its message at this time.
+    /// A receiver that gets a message at this time.
     fn alarm(&self, at: Instant) -> oneshot::Receiver<()> {
         let (fire, fired) = oneshot::channel();
-        // an error drops `fire`, which also wakes the receiver
+        // an error drops `fire`, and that also wakes the receiver
         let _ = self.alarms.send((at, fire));
         fired
     }
@@ -231,7 +230,7 @@ impl Line {
     ) -> io::Result<()> {
         let mut cut = states.clone();
         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        // without the proxy, no small chunk would wait for more data here either
+        // a direct connection would not keep small chunks waiting for more data either
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_client, to_client) = tokio::io::split(client);
@@ -252,7 +251,7 @@ impl Line {
         mut to: WriteHalf<TcpStream>,
         mut states: watch::Receiver<State>,
     ) -> io::Result<()> {
-        // the chunks, each with the end of its delay, if there is one
+        // the chunks, each with the time at which its delay ends
         let (sender, mut line) = mpsc::channel(MAX_CHUNKS);
         let current = states.clone();
         let reading = async move {
@@ -261,7 +260,7 @@ impl Line {
             loop {
                 let length = from.read(&mut buffer).await?;
                 if current.borrow().silences != silences {
-                    // the end of one side is not forwarded to the other either
+                    // nor is the end of one side forwarded to the other
                     pending::<()>().await;
                 }
                 if length == 0 {
@@ -299,7 +298,7 @@ impl Counts {
     /// Counts a chunk.
     ///
     /// # Errors
-    /// The chunk must be lost.
+    /// The chunk is to be lost.
     fn arrived(&mut self, direction: Direction) -> io::Result<()> {
         let (of, to_pass, left) = &mut self.to_lose;
         if *of != direction || *left == 0 {
@@ -315,8 +314,8 @@ impl Counts {
     }
 }
 
-/// Starts a thread that sends each message at its time, in order. Tokio's timer would add up to two milliseconds, which is the
-/// whole distance of a near server.
+/// Starts a thread that sends each message at its time, in order. Tokio's timer would add up to two milliseconds, as much as
+/// the whole distance of a near server.
 fn alarms() -> Alarms {
     let (alarms, set) = std::sync::mpsc::channel::<(Instant, oneshot::Sender<()>)>();
     #[allow(clippy::disallowed_methods, reason = "the thread is for waiting")]

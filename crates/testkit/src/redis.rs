@@ -18,20 +18,20 @@ use super::wait::until;
 /// Options of a private Redis.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
-    /// How many numbered databases it has; 16 if `None`.
+    /// How many numbered databases it has; `None` for 16.
     pub databases: Option<u32>,
     /// Whether it keeps its data in memory only.
     pub volatile: bool,
     /// Mutual TLS, and two users: `root`, and [`USER`] with the rights of an instance.
     pub secured: bool,
-    /// Makes it a node of a Redis Cluster. A node counts as gone after this silence.
+    /// If set, it is a node of a Redis Cluster, in which a node counts as gone after a silence of this length.
     pub node_timeout: Option<Duration>,
 }
 
 /// How long a starting Redis may take to answer with its process id.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The user of a secured Redis with the rights of an instance only.
+/// The user of a secured Redis with an instance's rights alone.
 pub const USER: &str = "flash-sale";
 
 /// The rights of an instance, for `ACL SETUSER`: the keys of all items, and the commands of the service and its
@@ -64,14 +64,14 @@ impl Kind for Redis {
     const PROGRAM: &str = "redis-server";
     const PACKAGES: &str = "redis-server";
 
-    /// Valkey serves where Redis is not installed.
+    /// Valkey serves if Redis is not installed.
     fn program() -> Option<PathBuf> {
         find_program("FLASH_SALE_REDIS", &["redis-server", "valkey-server"])
     }
 
     async fn is_ready(&self, port: u16, pid: u32) -> bool {
         let info = async {
-            // fails while the data are being loaded
+            // this fails while the data are being loaded
             self.run::<String>(port, "PING").await?;
             self.run::<String>(port, "INFO server").await
         };
@@ -92,7 +92,7 @@ impl Keys {
         let users = [
             "user default off".to_owned(),
             format!("user root on >{} ~* &* +@all", keys.root_password),
-            // a baseline needs one more right
+            // a sale without the script needs one more right
             format!("user {USER} on >{password} {} +incrby", RIGHTS.trim()),
         ];
         write_secret(&dir.join("users.acl"), &users.join("\n"))?;
@@ -150,8 +150,8 @@ impl PrivateRedis {
         Self::start_in(None, options).await
     }
 
-    /// The same as [`start`](Self::start), with its directory in `parent`, if there is one; the parent then stays until this
-    /// Redis is gone.
+    /// Starts it as [`start`](Self::start) does, with its directory in `parent`, if there is one. The parent then stays until
+    /// this Redis is gone.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -246,7 +246,7 @@ impl Redis {
     }
 }
 
-/// A connection with time limits for a busy disk: the default is half a second.
+/// A connection whose time limits suit a busy disk. The default is half a second.
 ///
 /// # Errors
 /// When Redis does not accept it.
@@ -257,7 +257,6 @@ pub async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     client.get_multiplexed_async_connection_with_config(&patient).await
 }
 
-/// A command, split at spaces.
 pub(crate) fn command(line: &str) -> Cmd {
     let mut command = Cmd::new();
     command.arg(line.split(' ').collect::<Vec<_>>());
@@ -266,7 +265,7 @@ pub(crate) fn command(line: &str) -> Cmd {
 
 fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Launch<Redis>> {
     let dir = OwnedDir::create_in(parent)?;
-    // a free port for the other nodes: Redis' default may be one that the system uses for outgoing connections
+    // a free port for the other nodes: the system may use Redis' default port for outgoing connections
     let [port, cluster_port] = free_ports()?;
     let mut args = flags([
         ("--bind", "127.0.0.1"),
@@ -277,7 +276,7 @@ fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Laun
         // no snapshots: the append-only file has everything
         ("--save", ""),
         ("--maxmemory-policy", "noeviction"),
-        // otherwise a search in a small sale would pass over all its orders
+        // otherwise a search in a small sale would pass over all of its orders
         ("--hash-max-listpack-entries", "0"),
         ("--databases", &options.databases.unwrap_or(16).to_string()),
     ]);
@@ -286,7 +285,7 @@ fn prepare(parent: Option<&OwnedDir>, options: &RedisOptions) -> io::Result<Laun
             ("--cluster-enabled", "yes"),
             ("--cluster-port", &cluster_port.to_string()),
             ("--cluster-node-timeout", &timeout.as_millis().to_string()),
-            // the other shards go on selling
+            // if a shard is gone, the others go on selling
             ("--cluster-require-full-coverage", "no"),
             // do not wait for further replicas
             ("--repl-diskless-sync-delay", "0"),

@@ -1,4 +1,4 @@
-//! The parts that the private servers share: process and directory, finding the program, waiting until it answers, errors.
+//! The parts that the private servers share: process and directory, finding the program, waiting for its answer, errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,22 @@ const TAIL_LINES: usize = 10;
 
 /// A kind of server.
 pub trait Kind: Sized {
-    /// Its name in messages.
+    /// The server's name in messages.
     const NAME: &str;
 
-    /// The missing program, in the message if it is not installed.
+    /// The program that may be missing, for the message.
     const PROGRAM: &str;
 
-    /// The packages of Debian and Ubuntu that have it.
+    /// The packages of Debian and Ubuntu that contain the program.
     const PACKAGES: &str;
 
-    /// The name of the signal that asks it to end.
+    /// The name of the signal that asks the server to end.
     const END_SIGNAL: &str = "TERM";
 
-    /// Where its program is, if it is installed.
+    /// The program's path, if it is installed.
     fn program() -> Option<PathBuf>;
 
-    /// The user that runs it.
+    /// The user that runs the server.
     fn user(&self) -> User {
         None
     }
@@ -55,18 +55,18 @@ pub(crate) struct Launch<K> {
 
 /// A server on a free port of 127.0.0.1, with data in its own directory.
 ///
-/// Process and directory go when this value is dropped, and when our process ends, however it ends.
+/// The process and the directory go when this value is dropped, and when this process ends in any way.
 #[derive(Debug)]
 pub struct Private<K> {
-    // stands before the directory, because it must end first
+    // declared before the directory, because it must end first
     child: Child,
     program: PathBuf,
     pub(crate) launch: Launch<K>,
 }
 
 impl<K: Kind> Private<K> {
-    /// Makes servers ready with `prepare`, starts them, and waits until they answer. Repeats all this if another program took a
-    /// port meanwhile.
+    /// Prepares servers with `prepare`, starts them, and waits until they answer. Repeats this if another program took a port
+    /// meanwhile.
     pub(crate) async fn start_all(
         prepare: impl AsyncFn(&Path) -> io::Result<Vec<Launch<K>>>,
     ) -> Result<Vec<Self>, ServerError> {
@@ -78,7 +78,7 @@ impl<K: Kind> Private<K> {
                 let child = Self::child_of(&program, &launch)?;
                 all.push(Self { child, program: program.clone(), launch });
             }
-            // no member of a cluster answers before most of them run
+            // no member of a cluster answers before a majority of them runs
             for server in &mut all {
                 server.until_ready().await?;
             }
@@ -168,8 +168,8 @@ impl<K: Kind> Private<K> {
     }
 }
 
-/// Whether a server would read this environment variable as a setting. (On some machines etcd does not run without
-/// `ETCD_UNSUPPORTED_ARCH`.)
+/// Whether a server would read this environment variable as a setting. (On some machines etcd needs `ETCD_UNSUPPORTED_ARCH` to
+/// run.)
 fn is_setting(variable: &str) -> bool {
     let is_of = |prefix| variable.starts_with(prefix);
     (is_of("ETCD_") && variable != "ETCD_UNSUPPORTED_ARCH")
@@ -179,12 +179,11 @@ fn is_setting(variable: &str) -> bool {
         || variable == "JAVA_TOOL_OPTIONS"
 }
 
-/// Flags and their values, as arguments.
 pub(crate) fn flags<const N: usize>(flags: [(&str, &str); N]) -> Vec<String> {
     flags.iter().flat_map(|(flag, value)| [*flag, *value]).map(str::to_owned).collect()
 }
 
-/// Why a server did not start, in words.
+/// Why a server did not start, as text.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ServerError(String);
@@ -197,7 +196,7 @@ impl ServerError {
         ))
     }
 
-    /// An error of the system, about the server of this name.
+    /// Makes an error of the system an error of the server with this name.
     pub fn system<E: std::fmt::Display>(name: &str) -> impl Fn(E) -> Self {
         move |error| Self(format!("{name} could not be started: {error}"))
     }
@@ -210,7 +209,7 @@ impl ServerError {
 
 /// The program at the path in `variable`, or the first of `names` on the `PATH`.
 pub fn find_program(variable: &str, names: &[&str]) -> Option<PathBuf> {
-    // relative values are ignored: an instance reads the same variable as an address
+    // relative values are ignored, because an instance reads the same variable as an address
     let given = std::env::var_os(variable).map(PathBuf::from).filter(|given| given.is_absolute());
     if given.is_some() {
         return given;
@@ -243,7 +242,7 @@ pub async fn until_ready(
     answered.map_err(|error| ServerError(at_the_end(error)))
 }
 
-/// The last lines of a log, indented; instead, the reason why it cannot be read.
+/// The last lines of a log, indented, or the reason why it cannot be read.
 pub fn tail(log: &Path) -> String {
     let bytes = match std::fs::read(log) {
         Ok(bytes) => bytes,

@@ -10,7 +10,7 @@ use crate::redis::command;
 use crate::server::find_program;
 use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
-/// Never dropped, because it is a static; its guardian ends it with the process.
+/// Never dropped, because it is a static. Its guardian ends it with the process.
 static ETCD: OnceCell<PrivateEtcd> = OnceCell::const_new();
 
 /// The address of the etcd that tests share; no test stops it.
@@ -59,7 +59,7 @@ impl Raw {
         command(line).query_async(&mut self.0).await.unwrap()
     }
 
-    /// [`run`](Self::run), with a last argument that may have spaces.
+    /// As [`run`](Self::run), with a last argument that may have spaces.
     pub async fn run_with<T: FromRedisValue>(&mut self, line: &str, last: &str) -> T {
         command(line).arg(last).query_async(&mut self.0).await.unwrap()
     }

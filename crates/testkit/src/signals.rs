@@ -30,7 +30,7 @@ impl Signals {
         ENDINGS.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The next signal. Cancel safe: a signal that came meanwhile is kept for the next call.
+    /// The next signal. Cancel safe: a signal that arrives meanwhile is kept for the next call.
     pub async fn next(&mut self) -> Signal {
         let all = self.0.iter_mut().map(|(signal, listener)| {
             Box::pin(async move {
@@ -65,7 +65,7 @@ pub fn stop_for(time: Duration) {
 #[allow(clippy::disallowed_methods, reason = "nothing may run until the signal takes effect")]
 pub fn stop() {
     signal_self(Signal::STOP);
-    // another thread may have got the signal, so this one must not go on yet
+    // another thread may have got the signal, so this thread must not go on yet
     std::thread::sleep(STOPPING);
 }
 

@@ -8,10 +8,10 @@ use tokio::time::{sleep, timeout};
 /// How often a condition is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a condition may take to come true: generous, for a busy machine.
+/// How long a condition may take to come true: long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits for a step.
+/// Waits for a step, at most until `limit`.
 ///
 /// # Errors
 /// Those of the step; [`TimedOut`](io::ErrorKind::TimedOut) with `what` after `limit`.
@@ -24,7 +24,7 @@ pub async fn in_time<T, E: From<io::Error>>(
     timeout(limit, step).await.unwrap_or_else(|_| Err(late().into()))
 }
 
-/// Checks the condition again and again until it is true.
+/// Checks the condition again and again until it is true, at most until `limit`.
 ///
 /// # Errors
 /// Those of the condition; [`TimedOut`](io::ErrorKind::TimedOut) with `what` after `limit`.

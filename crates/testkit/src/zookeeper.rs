@@ -16,7 +16,7 @@ const JARS: &str = "/usr/share/java";
 /// Options of a private ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
-    /// Its unit of time: a session lives for 2 to 300 units. The default of a tenth of a second allows short sessions.
+    /// Its unit of time. A session lives for 2 to 300 units. The default, a tenth of a second, allows short sessions.
     pub tick: Duration,
     /// Whether it has a second port with mutual TLS, with certificates of its own authority. The first port stays plain.
     pub secured: bool,
@@ -52,16 +52,16 @@ impl Kind for ZooKeeper {
     async fn is_ready(&self, port: u16, _pid: u32) -> bool {
         let settings = probe::zookeeper(port, "conf").await;
         let state = probe::zookeeper(port, "srvr").await;
-        // it is up once it has read its data
+        // the server is up once it has read its data
         settings.is_ok_and(|settings| settings.contains(&self.data))
             && state.is_ok_and(|state| state.contains("Mode: "))
     }
 }
 
-/// Java, and a class path that begins with these of Debian's jars; `None` if one is missing.
+/// Java, and a class path that begins with these jars of Debian; `None` if one is missing.
 pub fn java(jars: &[&str]) -> Option<(PathBuf, String)> {
     let java = find_program("FLASH_SALE_JAVA", &["java"])?;
-    // with the last jar, the others can write a log
+    // the last jar lets the others write a log
     let jars = jars.iter().chain(&["zookeeper.jar", "slf4j-simple.jar"]);
     let paths: Vec<_> = jars.map(|jar| Path::new(JARS).join(jar)).collect();
     let paths = paths.iter().all(|path| path.exists()).then_some(paths)?;
@@ -74,7 +74,7 @@ impl PrivateZooKeeper {
         java(&[]).is_some()
     }
 
-    /// The same for a test; without ZooKeeper, the test is [left out](crate::or_left_out).
+    /// The same for a test. Without ZooKeeper, the test is [left out](crate::or_left_out).
     pub fn can_test() -> bool {
         let missing = "ZooKeeper is not installed (apt-get install libzookeeper-java)";
         crate::or_left_out(java(&[]), missing).is_some()
@@ -109,7 +109,7 @@ impl PrivateZooKeeper {
         state.is_ok_and(|state| state.contains("Mode: leader"))
     }
 
-    /// Its address, as clients want it.
+    /// Its address, in the form that clients expect.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
@@ -126,7 +126,7 @@ fn prepare(
     members: usize,
     options: &ZooKeeperOptions,
 ) -> io::Result<Vec<Launch<ZooKeeper>>> {
-    // for encryption, ZooKeeper's jar itself names all other jars but these
+    // ZooKeeper's jar names all other jars that encryption needs, but not these
     let for_tls: &[_] =
         if options.secured { &["netty-codec.jar", "netty-resolver.jar"] } else { &[] };
     let (_, class_path) = java(for_tls).ok_or_else(|| io::Error::other("no jars for TLS"))?;
@@ -134,7 +134,7 @@ fn prepare(
     let member = |(number, [_, to_leader, election]): (usize, &[u16; 3])| {
         format!("server.{number}=127.0.0.1:{to_leader}:{election}")
     };
-    // one server alone is no ensemble
+    // a single server is no ensemble
     let ensemble: Vec<_> = (1..).zip(&ports).filter(|_| members > 1).map(member).collect();
     let mut all = Vec::with_capacity(members);
     for (number, [port, ..]) in (1..).zip(ports) {
@@ -144,7 +144,7 @@ fn prepare(
         std::fs::write(data.join("myid"), format!("{number}"))?;
         let (tick, data) = (options.tick.as_millis(), text(&data));
         let session = tick * 300;
-        // the limits are in ticks: the time for a member to join the leader, and to answer it
+        // limits in ticks: the time for a member to join the leader, and to answer it
         let mut settings = ensemble.clone();
         settings.push(format!(
             "tickTime={tick}
@@ -161,7 +161,7 @@ fn prepare(
         let mut secured = None;
         if options.secured {
             let ([port], certificates) = (free_ports()?, Certificates::create_in(dir.path())?);
-            // ZooKeeper wants key and certificate in one file
+            // ZooKeeper expects key and certificate in one file
             let (certificate, key) = certificates.server();
             let both = [std::fs::read_to_string(key)?, std::fs::read_to_string(certificate)?];
             let key_store = dir.path().join("server.pem");
@@ -180,7 +180,7 @@ fn prepare(
         }
         std::fs::write(&file, settings.join("\n"))?;
         let args = [
-            // to be up within a second, and small
+            // for a small server that is up within a second
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xmx192m",

@@ -1,4 +1,5 @@
-//! What the private servers rest on: directories and child processes. The tests that use them see that nothing is left.
+//! The parts below the private servers: directories and child processes. The tests that use servers see that nothing is left
+//! behind.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,8 +21,8 @@ async fn directories_are_private() {
     }
 }
 
-/// Goal: a child that ends by itself is reported with its own status, and its output is in the log; a program that cannot
-/// be executed leaves its last words there.
+/// Goal: a child that ends by itself is reported with its own status, and its output is in the log. For a program that cannot
+/// be executed, the log says why.
 #[tokio::test]
 async fn child_reports_how_it_ended() {
     let dir = OwnedDir::create().unwrap();

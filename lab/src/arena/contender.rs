@@ -24,13 +24,13 @@ const STEP: Duration = Duration::from_millis(5);
 /// The TTL: short, because a takeover waits for it, and the shortest that etcd grants by default.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// How long to wait after an error.
+/// The pause after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// A contender ends by SIGKILL.
+/// The time to end in order: none is needed, because a contender ends by SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
-/// The flags of a contender.
+/// The flags of `lab contend`.
 #[derive(Clone, Debug, Args)]
 pub struct ContendOptions {
     #[arg(long)]
@@ -48,12 +48,12 @@ pub struct ContendOptions {
     after: PathBuf,
 }
 
-/// Lines of a contender's log: it has a session; it asks for the lock. All other lines are a [`Tenure`], at its grant and at its
-/// end.
+/// Lines of a contender's log: it has opened a session; it asks for the lock. All other lines are a [`Tenure`], at its grant
+/// and at its end.
 const OPENED: &str = "opened";
 const ASKS: &str = "asks";
 
-/// Takes the lock again and again until it is killed, and logs this.
+/// Takes the lock again and again until the process is killed, and logs each turn.
 pub async fn contend(options: ContendOptions) -> ExitCode {
     loop {
         let Err(error) = take_turns(&options).await;
@@ -106,7 +106,6 @@ pub(super) struct Tenure {
     pub(super) token: (u64, i64),
 }
 
-/// A running contender.
 pub(super) struct Contender {
     pub(super) child: Child,
 }
@@ -133,23 +132,23 @@ impl Contender {
         Ok(Self { child })
     }
 
-    /// Lets it ask for the lock.
+    /// Lets the contender ask for the lock.
     pub(super) fn begin(&self) -> Result<()> {
         std::fs::write(after(self.child.log()), "").context("a contender cannot begin")
     }
 
-    /// Whether it has had a session.
+    /// Whether the contender has opened a session.
     pub(super) fn has_opened(&self) -> bool {
         self.said().lines().any(|line| line == OPENED)
     }
 
-    /// How many times it has asked for the lock, and its grants.
+    /// How many times the contender has asked for the lock, and its grants.
     pub(super) fn tenures(&self) -> (usize, Vec<Tenure>) {
         tenures(&self.said())
     }
 
     fn said(&self) -> String {
-        // without a log it has said nothing yet
+        // a contender without a log has not started yet
         std::fs::read_to_string(self.child.log()).unwrap_or_default()
     }
 }
@@ -187,15 +186,14 @@ pub(super) fn held_at(tenures: &[Tenure], at: u64) -> bool {
     tenures.iter().any(|it| it.granted <= at && it.ended.is_none_or(|ended| ended > at))
 }
 
-/// How many grants came with the token of another grant. Smaller tokens alone are no fault: a process that was stopped learns
-/// late that it was granted the lock.
+/// How many grants came with a token that another grant had. A smaller token alone is no fault: a stopped process learns late
+/// that it was granted the lock.
 pub(super) fn repeated_tokens(one: &[Tenure], other: &[Tenure]) -> usize {
     let tokens = one.iter().chain(other).map(|it| it.token).filter(|token| *token != (0, 0));
     let tokens: Vec<_> = tokens.collect();
     tokens.len() - tokens.iter().collect::<std::collections::HashSet<_>>().len()
 }
 
-/// Nanoseconds as milliseconds.
 #[allow(clippy::cast_precision_loss, reason = "an hour in nanoseconds is still exact")]
 pub(super) fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
@@ -205,8 +203,8 @@ pub(super) fn millis(nanos: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal: an overlap lasts from the next grant to the last write of the earlier holder, even over several turns of the next
-    /// one; a token that comes twice is counted.
+    /// Goal: an overlap lasts from the next holder's grant to the earlier holder's last write, even over several turns of the
+    /// next holder; a token that comes twice is counted.
     #[test]
     fn finds_overlaps_and_repeated_tokens() {
         let tenure = |granted, ended, number| Tenure { granted, ended, token: (7, number) };

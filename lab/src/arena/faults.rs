@@ -1,4 +1,4 @@
-//! What a fault does to a lock: two processes want it, and something happens to one of them or to the servers.
+//! The effect of a fault on a lock: two processes want the lock, and something happens to one of them or to the servers.
 
 use std::io;
 use std::time::Duration;
@@ -28,21 +28,21 @@ use crate::locks::{LockMode, LockServer, Server, Servers};
 /// How long a contender that takes turns holds the lock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// How long a contender holds the lock that it is to lose by a server's fault.
+/// How long a contender holds the lock that it loses by a fault of a server.
 const LONG_HOLD: Duration = Duration::from_secs(5);
 
-/// How long a contender holds the lock while it is cut off: until it notices.
+/// How long a contender holds the lock while it is cut off: until it notices the loss.
 const ENDLESS_HOLD: Duration = Duration::from_mins(1);
 
-/// How long to wait for a takeover before it counts as "never", and how long a process is stopped or cut off. No claim of a dead
-/// process stays for so long: `ZooKeeper` is asked for one and a half TTLs.
+/// How long to wait for a takeover before it counts as "never", and how long a process is stopped or cut off. The claim of a
+/// dead process is gone earlier: that of `ZooKeeper`, the last, after one and a half TTLs.
 const BOUND: Duration = Duration::from_secs(6);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
 /// How long contenders may take to start.
 const GETTING_GOING: Duration = Duration::from_secs(30);
 
-/// How long a contender that was not killed may take to notice what happened.
+/// How long a contender that was not killed may take to notice the fault.
 const FINDING_OUT: Duration = Duration::from_secs(5);
 
 /// The number of grants after a fault that show that the lock works again.
@@ -54,29 +54,28 @@ const PHASE: u64 = 150;
 /// A holder is cut off at a random time within this many milliseconds, which cover the time between two renewals of its lease.
 const RENEWALS: u64 = 1500;
 
-/// How long a replica lags at least before it takes over, and how much longer at most, in milliseconds.
+/// How long a replica lags before it takes over: at least, and at most in addition, in milliseconds.
 const LAG: (u64, u64) = (200, 600);
 
 /// The number of members of a lock with a leader.
 const MEMBERS: usize = 3;
 
-/// What happened in one trial.
+/// The result of one trial.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Trial {
-    /// The longest time after the fault in which nobody was served. Where one process keeps the lock: the time until the next
-    /// grant, if the fault took the lock from that process. `None`: never, within the bound.
+    /// The longest time after the fault in which nobody was granted the lock. If one process keeps the lock: the time until the
+    /// next grant, provided that the fault took the lock from that process. `None`: never, within the bound.
     pub(super) takeover_ms: Option<f64>,
-    /// Whether the process that was hit held the lock; `None` if a server was hit.
+    /// Whether the process that was hit held the lock; `None` if the fault hit a server.
     pub(super) hit_holder: Option<bool>,
     /// The longest time for which both wrote as holders.
     pub(super) overlap_ms: f64,
-    /// Grants with the token of another grant.
+    /// How many grants came with a token that another grant had.
     pub(super) repeated_tokens: usize,
-    /// Whether the lock came back as another cluster, whose tokens cannot be compared with the earlier ones.
+    /// Whether the lock came back as another cluster, whose tokens cannot be compared with earlier tokens.
     pub(super) other_cluster: bool,
 }
 
-/// All trials of a fault.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Takeover {
     pub(super) fault: Fault,
@@ -84,7 +83,7 @@ pub(super) struct Takeover {
     pub(super) never: usize,
     /// Trials in which the fault hit a holder, or a server.
     pub(super) hits: usize,
-    /// The median of the trials that hit; `None`: nobody was served, or no trial hit.
+    /// The median over the trials that hit; `None` if nobody was served, or no trial hit.
     pub(super) p50_ms: Option<f64>,
     /// The longest of these trials.
     pub(super) longest_ms: Option<f64>,
@@ -120,12 +119,12 @@ impl Takeover {
         }
     }
 
-    /// Whether the fault hits one of two processes, which may hold the lock or not.
+    /// Whether the fault hits one of two processes, a holder or not.
     pub(super) fn hits_process(&self) -> bool {
         matches!(self.fault, Fault::Kill | Fault::Pause | Fault::Partition)
     }
 
-    /// Whether one process keeps the lock all the time, so that a takeover takes it from a live holder.
+    /// Whether one process keeps the lock all the time, so that a takeover takes the lock from a live holder.
     pub(super) fn is_kept(&self) -> bool {
         matches!(self.fault, Fault::Failover | Fault::SyncFailover)
     }
@@ -142,7 +141,6 @@ pub(super) fn applies(fault: Fault, server: Server) -> bool {
     }
 }
 
-/// Runs all trials of a fault.
 pub(super) async fn takeover(
     fault: Fault,
     lock: LockMode,
@@ -158,7 +156,7 @@ pub(super) async fn takeover(
         }
         scene.servers.stop().await.map(|()| done)
     };
-    // the servers that start beside a trial must not take a core from it for as long as a lease lasts
+    // servers that start beside a trial must not use the trial's core for as long as a lease lasts
     let is_heavy =
         matches!(fault, Fault::Failover | Fault::SyncFailover) && lock.server() == Server::Postgres;
     let most = if is_heavy { 2 } else { usize::MAX };
@@ -201,8 +199,8 @@ impl Pair {
         [self.one.tenures().1, self.other.tenures().1]
     }
 
-    /// Ends both, and judges their logs. A contender that still holds the lock counts as writing until `until`; `hit` is when the
-    /// first one was hit.
+    /// Ends both, and judges their logs. A contender that still holds the lock counts as writing until `until`. The first
+    /// contender was hit at `hit`.
     async fn judge(
         mut self,
         takeover_ms: Option<f64>,
@@ -248,11 +246,11 @@ impl Scene {
         }
     }
 
-    /// A trial with a fault of one of two processes.
+    /// A trial with a fault that hits one of two processes.
     async fn of_a_process(&self, random: &mut SplitMix64) -> Result<Trial> {
         let direct = self.servers.addresses();
         let (proxies, through) = proxies_to(&direct).await?;
-        // a holder that is cut off works on: it writes late only if its work takes longer than its lease
+        // a holder that is cut off works on: it writes too late only if its work outlasts its lease
         let (at, hold, phase) = match self.fault {
             Fault::Partition => (&through, ENDLESS_HOLD, RENEWALS),
             _ => (&direct, TURN, PHASE),
@@ -293,7 +291,7 @@ impl Scene {
         sleep(millis_below(PHASE, random)).await;
         let mut victim = 0;
         if self.fault == Fault::Leader {
-            // after a trial, an election may be under way
+            // an election may still be under way after the trial before
             until("the servers have a leader", SERVER_BOUND, async || {
                 let leads = servers.members.iter().map(LockServer::is_leader);
                 let leader = join_all(leads).await.into_iter().position(|leads| leads);
@@ -315,8 +313,8 @@ impl Scene {
         pair.judge(takeover, [now(), now()], None).await
     }
 
-    /// A primary dies, and its replica, which knows the sessions, takes its place. An asynchronous replica knows no grant. A
-    /// synchronous one has everything that was answered; a delay keeps it from having more.
+    /// A primary dies, and its replica takes its place. Each replica knows the sessions. An asynchronous one knows no grant; a
+    /// synchronous one has every write that was answered, and a delay keeps it from having more.
     async fn failover<K: Follow>(
         &self,
         mut replicated: Replicated<K>,
@@ -347,8 +345,8 @@ impl Scene {
     }
 }
 
-/// One of the pair holds the lock for some time. Returns whether the fault takes it away meanwhile, and when the next grant
-/// comes, which may be to the same process after it has noticed.
+/// One of the pair holds the lock for some time. Returns whether the fault takes the lock away meanwhile, and when the next
+/// grant comes. That grant may go to the same process, after it has noticed the loss.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     let ended = || pair.one.tenures().1.first()?.ended;
     let next = || {
@@ -368,8 +366,8 @@ async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     pair.judge(takeover, [now(), now()], None).await
 }
 
-/// The longest time since `began` in which none of these contenders was granted the lock, measured after enough grants; `None` if
-/// there were not enough within the bound.
+/// The longest time since `began` in which none of these contenders was granted the lock, measured after enough grants; `None`
+/// if too few came within the bound.
 async fn until_served(
     began: u64,
     bound: Duration,
@@ -392,7 +390,7 @@ async fn until_served(
 mod tests {
     use super::*;
 
-    /// Goal: the median is of the trials that hit the holder, including one in which nobody was served.
+    /// Goal: the median covers the trials that hit the holder, and a trial in which nobody was served counts as the longest.
     #[test]
     fn counts_never_as_longest() {
         let trial = |(takeover_ms, is_hit)| Trial {

@@ -35,7 +35,7 @@ use crate::locks::{Fence, LockMode, Server, Servers};
 /// Round trips to the lock's servers, in milliseconds.
 const DISTANCES: [u64; 2] = [2, 20];
 
-/// The results of one lock. `None` and empty mean: not measured.
+/// The results of one lock. `None` and empty lists mean "not measured".
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     lock: &'static str,
@@ -46,7 +46,7 @@ struct Figures {
     contest: Option<Contest>,
     takeovers: Vec<Takeover>,
     oversold: Vec<Oversold>,
-    /// Runs that failed although they must not, and measures that failed.
+    /// Runs that failed and should not have, and measures that failed.
     faults: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ struct Results {
     machine: Machine,
     trials: u32,
     locks: Vec<Figures>,
-    /// What goes wrong under the locks of articles.
+    /// The flaws of the articles' locks.
     flaws: Vec<Shown>,
 }
 
@@ -123,7 +123,7 @@ impl Arena<'_> {
         Trials::new(what, self.options.trials(), self.options.jobs, self.seed)
     }
 
-    /// The result of a measure. If the measure failed, this is noted, and the run continues without it.
+    /// The result of a measure. A failure is recorded, and the run continues without the result.
     fn keep<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
         let faults = &mut self.figures.faults;
         measured.map_err(|error| faults.push(format!("{what}: not measured: {error:#}"))).ok()
@@ -140,7 +140,7 @@ impl Arena<'_> {
         Ok(self.figures)
     }
 
-    /// The lock by itself: handovers, a contest of many clients, the order of waiters, and requests at the servers.
+    /// The measures without faults: handovers, a contest of many clients, the order of waiters, and requests at the servers.
     async fn alone(&mut self, mut servers: Servers) -> Result<()> {
         let options = self.options;
         let near = options.measures(Measure::Handovers).then_some(0);
@@ -168,7 +168,7 @@ impl Arena<'_> {
         servers.stop().await
     }
 
-    /// What each fault does to the lock.
+    /// Measures the effect of each fault on the lock.
     async fn takeovers(&mut self) {
         let (options, server) = (self.options, self.lock.server());
         let applies = |fault: &&Fault| options.injects(**fault) && faults::applies(**fault, server);
@@ -181,7 +181,7 @@ impl Arena<'_> {
         }
     }
 
-    /// What a fault of the holder does to a sale.
+    /// Measures the effect of the holder's faults on a sale.
     async fn oversold(&mut self) {
         let lock = self.lock;
         let own = lock.fence(None);

@@ -1,4 +1,4 @@
-//! The sale under a lock: what a fault of the holder does to the stock under each fence.
+//! The sale under a lock: the effect of the holder's faults on the stock, under each fence.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -24,7 +24,6 @@ const TTL: &str = "2s";
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(2);
 
-/// The instances of a sale.
 const INSTANCES: usize = 2;
 
 /// Trials with a fault of the holder under one fence.
@@ -32,7 +31,7 @@ const INSTANCES: usize = 2;
 pub(super) struct Oversold {
     pub(super) fault: Fault,
     pub(super) fence: &'static str,
-    /// Trials in which the fault hit the holder and the sale was judged. All others are among the faults.
+    /// Trials in which the fault hit the holder and the sale was judged. All others are counted as faults.
     pub(super) trials: usize,
     /// Trials in which more units were sold than there were.
     pub(super) broken: usize,
@@ -41,8 +40,8 @@ pub(super) struct Oversold {
     pub(super) slowest_ms: u64,
 }
 
-/// Sales with a fault of the holder between reading and writing, under this fence. Returns also the runs that failed in another
-/// way.
+/// Runs sales with a fault of the holder between reading and writing, under this fence. Returns also the runs that failed in
+/// another way.
 pub(super) async fn oversold(
     lock: LockMode,
     fault: Fault,
@@ -85,7 +84,7 @@ pub(super) async fn oversold(
             }
             runs.push(run(&cluster, control, &wanted).await?);
             cluster.stop_instances().await.context("an instance does not stop")?;
-            // the fence that is left there may be another cluster's
+            // the fence may be that of another cluster
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
         cluster.stop().await.context("a server does not stop")?;
@@ -120,7 +119,7 @@ pub(super) async fn oversold(
     Ok((oversold, faults))
 }
 
-/// Carries out a run, with a control on this listener.
+/// Carries out a run, whose control listens here.
 async fn run(cluster: &Cluster, listener: TcpListener, wanted: &NewRun) -> Result<Run> {
     let control = Control::of(cluster);
     let _serving = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&control).serve(listener)));

@@ -1,4 +1,4 @@
-//! A lock by itself: handovers, fairness, waits, and what they cost the servers.
+//! Measures of a lock alone: handovers, fairness, waits, and the requests that they cost the servers.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::locks::{Servers, open};
 /// The TTL for measures in which no client may lose its lock.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 
-/// How long a claim may take to get into a queue that cannot be seen.
+/// How long a claim takes to get into a queue that cannot be seen.
 const UNSEEN: Duration = Duration::from_millis(50);
 
-/// The lock is released at a random time within this many milliseconds: at any moment between two requests of a waiter that
-/// polls.
+/// A lock is released at a random time within this many milliseconds, so at any moment between two requests of a polling
+/// waiter.
 const POLLS: u64 = 250;
 
 /// How long a client works with the lock in a contest.
@@ -43,25 +43,25 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub(super) struct Handovers {
     /// The round trip to the servers, in milliseconds.
     pub(super) round_trip_ms: u64,
-    /// How many handovers were timed.
     pub(super) turns: usize,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
 }
 
-/// The result of clients that all asked for the lock all the time, and of as many that came one after the other.
+/// The result of clients that all ask for the lock all the time, and of as many clients that come one after the other.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Contest {
     pub(super) clients: usize,
-    /// How many of the clients that came one after the other were served after a later one.
+    /// How many clients of those that came one after the other were served after a later one.
     pub(super) overtaken: usize,
     /// Requests a second while one client holds the lock and all others wait.
     pub(super) idle_requests: Option<f64>,
-    /// Jain's index. 1: all got the same number of grants. 1/clients: one got all grants. A lottery with 10 grants for each client: about 0.91.
+    /// Jain's index: 1 if all clients got the same number of grants, 1/clients if one client got them all. A lottery with 10
+    /// grants for each client gives about 0.91.
     pub(super) jain: f64,
     pub(super) wait_p50_ms: f64,
     pub(super) wait_p99_ms: f64,
-    /// A client that still waits at the end counts with its time until then.
+    /// The longest wait. A client that still waits at the end counts with its time until then.
     pub(super) longest_wait_ms: f64,
     pub(super) requests_per_grant: Option<f64>,
 }
@@ -85,8 +85,9 @@ impl TwoSessions {
     }
 }
 
-/// Handovers, with this round trip to each server through a proxy. Two sessions take turns: each releases the lock when the other
-/// one waits for it, and asks again when the other one has it. A handover takes from the sending of the release to the grant.
+/// Measures handovers, with this round trip to each server through a proxy. Two sessions take turns: each releases the lock
+/// when the other one waits for it, and asks again when the other one has it. A handover takes from the sending of the release
+/// to the grant.
 pub(super) async fn handovers(
     servers: &Servers,
     round_trip_ms: u64,
@@ -124,7 +125,7 @@ pub(super) async fn handovers(
     Ok(Handovers { round_trip_ms, turns: millis.len(), p50_ms, p99_ms })
 }
 
-/// Waits until this many claims are in the queue; if the queue cannot be seen, for the time that this takes.
+/// Waits until this many claims are in the queue. If the queue cannot be seen, waits as long as that may take.
 async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) -> Result<()> {
     if view != QueueView::Whole {
         sleep(UNSEEN).await;
@@ -134,8 +135,8 @@ async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) 
     until("a claim is in the queue", LONGEST, queued).await
 }
 
-/// How many of these waiters, which come one after the other, are served after a later one; and the requests a second while one
-/// client holds the lock and all of them wait.
+/// Returns how many of these waiters, which come one after the other, are served after a later one, and the requests a second
+/// while one client holds the lock and all waiters wait.
 async fn waiters_in_row(
     servers: &Servers,
     waiters: usize,
@@ -175,8 +176,8 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Clients ask for the lock all the time, until there were this many grants. After that they wait in a row, all of them for the
-/// time `waiting`.
+/// Clients ask for the lock all the time, until this many grants were given. Then they wait in a row, all of them together for
+/// the time `waiting`.
 pub(super) async fn contest(
     servers: &Servers,
     clients: usize,
@@ -199,7 +200,7 @@ pub(super) async fn contest(
             lock.unlock().await?;
         }
     };
-    // the first client that ends has seen enough grants
+    // the first client that ends has seen the last grant
     let mut contending: FuturesUnordered<_> = (0..clients).map(contend).collect();
     let ended = timeout(LONGEST, contending.next());
     let (ended, requests) = requests_during(servers, ended).await;
@@ -224,7 +225,7 @@ pub(super) async fn contest(
     })
 }
 
-/// Carries out a step, and returns how many requests the servers got meanwhile, if they count them.
+/// Carries out a step. Returns also how many requests the servers got meanwhile, if they count requests.
 async fn requests_during<T>(servers: &Servers, step: impl Future<Output = T>) -> (T, Option<f64>) {
     let first = servers.requests().await;
     let before = servers.requests().await;
@@ -235,7 +236,6 @@ async fn requests_during<T>(servers: &Servers, step: impl Future<Output = T>) ->
     (done, counted())
 }
 
-/// A number of milliseconds below `limit`.
 pub(super) fn millis_below(limit: u64, random: &mut SplitMix64) -> Duration {
     Duration::from_millis(random.random_range(0..limit))
 }

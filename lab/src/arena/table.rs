@@ -80,13 +80,13 @@ fn fairness(all: &[Figures]) -> String {
     rows(head, all.iter().filter_map(row))
 }
 
-/// Where one process keeps the lock, the time until the next grant says nothing if the fault hits the holder.
+/// The takeovers. If one process keeps the lock, the time until the next grant says nothing when the fault hits that process.
 fn takeovers(all: &[Figures]) -> String {
     let head = "lock | fault | trials | hit the holder | p50 s of those | longest s | never \
                 | holder lost the lock | two holders | longest ms | same number given twice \
                 | numbers restart: an operator must decide";
     let row = |one: &Figures, it: &Takeover| {
-        // a killed process holds nothing
+        // a killed process no longer holds the lock
         let (is_kept, is_dead) = (it.is_kept(), it.fault == Fault::Kill);
         let unless =
             |is_unknown: bool, cell: String| if is_unknown { "-".to_owned() } else { cell };
@@ -111,7 +111,7 @@ fn takeovers(all: &[Figures]) -> String {
     rows(head, all.iter().flat_map(|one| one.takeovers.iter().map(move |it| row(one, it))))
 }
 
-/// In how many trials the numbers of grants had such a fault; only for a lock that has numbers.
+/// In how many trials the tokens of the grants had this fault; empty for a lock without tokens.
 fn of_tokens(one: &Figures, takeover: &Takeover, count: usize) -> String {
     match one.promises.map(|promises| promises.token) {
         None | Some(TokenLife::None) => "-".to_owned(),

@@ -11,7 +11,7 @@ use super::redis::POLL;
 use super::{Article, Part};
 use crate::clients::Client;
 
-/// How long a row counts, in milliseconds; the articles have seconds to minutes.
+/// How long a row counts, in milliseconds; in the articles, seconds to minutes.
 const ROW_TTL_MS: f64 = 400.0;
 
 const TABLES: &str = "
@@ -79,14 +79,14 @@ impl Client for Row {
     async fn why_locked(&mut self) -> Result<&'static str> {
         let blockers = "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'
             AND pid IN (SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity)";
-        // the client's own connection waits for the row
+        // the client's own connection is busy with waiting for the row
         let holders = connect(&self.url).await?.query(blockers, &[]).await?;
         ensure!(holders.len() == 1, "no client that sends nothing has the row");
         Ok("locked as long as the pause lasts")
     }
 }
 
-/// Waits until the row of this lock has expired, and deletes it.
+/// Waits until this lock's row has expired, and deletes it.
 pub(super) async fn sweep(url: &str, name: &str) -> Result<()> {
     let database = connect(url).await?;
     let delete = "DELETE FROM method_lock WHERE method_name = $1 AND expires_at < now()";
@@ -99,7 +99,7 @@ pub(super) async fn sweep(url: &str, name: &str) -> Result<()> {
 /// A connection of one client.
 async fn connect(url: &str) -> Result<Database> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    // the connection ends with the client, and the requests report its error
+    // the connection task ends with the client, and the requests report its error
     tokio::spawn(connection);
     Ok(client)
 }

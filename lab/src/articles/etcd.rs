@@ -12,7 +12,7 @@ use super::{Article, Part, Role};
 use crate::clients::Client;
 use crate::etcd::{Claim, KeptLease};
 
-/// The TTL of a lease that ends in a story, or needs to be renewed. The articles have 10 to 30 s.
+/// The TTL of a lease that ends during a story, or needs renewal. The articles have 10 to 30 s.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// The TTL of other leases.
@@ -79,7 +79,7 @@ impl Client for LeasedKey {
 
     async fn unlock(&mut self) -> Result<()> {
         if let Some((lease, key)) = self.lease.take().zip(self.key.take()) {
-            // this deletes the key
+            // this deletes the claim's key
             self.etcd.unlock(key).await?;
             lease.revoke().await?;
         }

@@ -1,10 +1,10 @@
-//! The locks of well-known articles, as these write them, and what goes wrong under each.
+//! The locks of well-known articles, as the articles write them, and the flaws of each.
 //!
 //! Each flaw is a short story with real servers: two or three clients, a unit in stock, and an accident. Each story runs twice:
-//! under the article's lock, where it must end wrongly, and under `fenced-lock` on the same kind of server, where nothing may be
-//! oversold. Both runs wait equally long. Nothing depends on chance: a paused client goes on when the other one has bought, a
-//! process dies between two given commands, and a wrong clock is the client's own. Where nobody can buy, the servers must show
-//! why; a story that goes another way is an error, not a flaw.
+//! under the article's lock, where it must end wrongly, and under `fenced-lock` on the same kind of server, where nothing may
+//! be oversold. The two runs wait equally long. Nothing depends on chance: a paused client goes on when the other one has
+//! bought, a process dies between two given commands, and a wrong clock is the client's own. If nobody can buy, the servers
+//! must show why. A story that takes another course is an error, not a flaw.
 //!
 //! `FLAWS` lists them: a lock, its flaw, and the accident that shows it. `story` runs each of them.
 
@@ -102,9 +102,7 @@ struct Part<'a> {
     article: Article,
     role: Role,
     accident: Accident,
-    /// The addresses of the servers.
     at: Vec<String>,
-    /// The name of the lock.
     lock: &'a str,
 }
 
@@ -120,7 +118,6 @@ impl Part<'_> {
     }
 }
 
-/// A client's role in a story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Has the lock before the story begins.
@@ -170,14 +167,15 @@ const FLAWS: [(Article, &str, Accident); 18] = [
 pub struct Shown {
     /// The article's lock.
     pub lock: Article,
-    /// What goes wrong.
+    /// The flaw in words.
     pub flaw: &'static str,
     /// How each trial ended under the article's lock, and under ours.
     pub trials: Vec<[Ending; 2]>,
 }
 
 impl Shown {
-    /// In how many trials the sale went wrong under the article's lock (0) or ours (1), and the ways in which the trials ended.
+    /// In how many trials the sale went wrong, under the article's lock (0) or ours (1), and the ways in which the trials
+    /// ended.
     fn in_words(&self, lock: usize) -> (usize, String) {
         let wrong = self.trials.iter().filter(|trial| trial[lock].is_wrong()).count();
         let endings = self.trials.iter().map(|trial| trial[lock].to_string());

@@ -15,7 +15,7 @@ use super::story::{Accident, LONG, TTL};
 use super::{Article, Part, Role};
 use crate::clients::Client;
 
-/// The TTL of a lock that ends in a story. The articles have 5 to 30 s.
+/// The TTL of a lock that expires during a story. The articles have 5 to 30 s.
 const SHORT: Duration = Duration::from_millis(400);
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -40,8 +40,8 @@ return 0";
 ///   "Why Redis Distributed Locks Fail and How to Fix Leak and Mis-Release Issues" corrects. The time is 30 s.
 /// - `redis-setex`: sets the value and the time in one step: an answer to "如何使用Redis实现分布式锁?" (how to lock with Redis)
 ///   on nowcoder.com. It always succeeds, since it overwrites.
-/// - `redis-own-clock`: `SET key value NX EX`, and a release by the holder's own clock: a lock that has not expired by it must be
-///   the holder's, and is deleted. Besides, the check and the deletion are two steps.
+/// - `redis-own-clock`: `SET key value NX EX`, and a release by the holder's own clock: if the lock has not expired by this clock,
+///   the release takes it for the holder's and deletes it. The check and the deletion are two steps besides.
 /// - `redis-getset`: `SETNX` and `GETSET` with time stamps: "Design pattern: Locking with SETNX" on the page "SETNX" of Redis's
 ///   documentation. The value is when the lock expires, by its holder's clock. When that time is over by a waiter's clock, the
 ///   waiter's `GETSET` wins if it returns the value that the waiter saw.
@@ -51,11 +51,11 @@ pub(super) struct OneKey {
     key: String,
     value: String,
     ttl: Duration,
-    /// When its lock expires, by its own clock.
+    /// When its lock expires, by the client's own clock.
     expires_at: i64,
-    /// How far its clock is ahead.
+    /// How far the client's clock is ahead.
     ahead: Duration,
-    /// Whether it dies while it has the lock.
+    /// Whether the client dies while it has the lock.
     dies: bool,
 }
 
@@ -75,7 +75,6 @@ impl OneKey {
         })
     }
 
-    /// Sends a command about the key.
     async fn ask<T: FromRedisValue>(&self, command: &str, args: impl ToRedisArgs) -> Result<T> {
         Ok(cmd(command).arg(&self.key).arg(args).query_async(&mut self.redis.clone()).await?)
     }
@@ -85,7 +84,7 @@ impl OneKey {
         match self.article {
             Article::RedisSetnxExpire => {
                 let is_set = self.ask("SETNX", "user").await?;
-                // a client that dies does so between the two commands
+                // a client that dies, dies between the two commands
                 if is_set && !self.dies {
                     self.ask::<()>("EXPIRE", 30).await?;
                 }

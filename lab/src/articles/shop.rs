@@ -1,4 +1,4 @@
-//! What is sold in a story, and how the story ended.
+//! The stock of a story, and the story's end.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ pub struct Ending {
     pub refused: u64,
     /// Whether a second buyer was granted the lock before the first one released it.
     pub two_held: bool,
-    /// Why nobody can buy any more.
+    /// Why nobody can buy any more, if that is so.
     pub stuck: Option<&'static str>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Shop {
     pub(super) ending: Ending,
 }
 
-/// KEYS: stock, fence. ARGV: the stock to write, and the cluster and the revision of the token, if there is one.
+/// KEYS: stock, fence. ARGV: the stock to write, and the cluster and the revision of the token, if the buyer has one.
 const SET: &str = "#!lua
 if ARGV[2] then
   local cluster, revision = string.match(redis.call('GET', KEYS[2]) or '', '^(%x+) (%d+)$')
@@ -86,7 +86,6 @@ impl Shop {
         Ok(Self { redis, item, lock: format!("{LOCK_NAME}:{name}"), ending })
     }
 
-    /// How many units a buyer sees.
     pub(super) async fn read(&mut self) -> Result<u64> {
         Ok(redis::cmd("GET").arg(self.item.key("stock")).query_async(&mut self.redis).await?)
     }
@@ -104,7 +103,7 @@ impl Shop {
         match &*answer {
             "written" => self.ending.sold += 1,
             "stale" => self.ending.refused += 1,
-            // each later buyer of that cluster is refused as well
+            // every later buyer with that cluster's tokens is refused as well
             _ => self.ending.stuck = Some(OPERATOR),
         }
         Ok(())

@@ -21,20 +21,20 @@ use super::{Article, Part, Role, database};
 use crate::clients::{Client, clients_of, proxies_to};
 use crate::locks::{AnyLock, LockMode, Servers};
 
-/// How long to wait for a buyer who may never be granted the lock: several TTLs.
+/// How long to wait for a buyer who may never get the lock: several TTLs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The TTL of our sessions that end in a story. etcd makes it 2 s.
+/// The TTL of our sessions that end during a story. etcd raises it to 2 s.
 pub(super) const TTL: Duration = Duration::from_secs(1);
 
-/// A TTL that does not end in a story.
+/// A TTL that outlasts a story.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// When the outage begins after the grant of a lease, and how long it lasts at least: it ends before the lease does.
+/// When an outage begins after the grant of a lease, and how long it lasts at least. It ends before the lease does.
 const OUTAGE_AFTER: Duration = Duration::from_millis(1300);
 const OUTAGE: Duration = Duration::from_millis(400);
 
-/// The accident. It happens while the first client has the lock, and "it" is the first client, unless said otherwise.
+/// The accident. It happens while the first client has the lock. "It" means the first client, unless another one is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accident {
     TimePasses,
@@ -42,7 +42,7 @@ pub(super) enum Accident {
     Freeze,
     /// Its connections die.
     Cut,
-    /// It cannot reach the servers for a moment, after a third of its lease.
+    /// It cannot reach the servers for a moment, when a third of its lease is over.
     Outage,
     /// The second client cannot reach the servers at all.
     Unreachable,
@@ -54,7 +54,7 @@ pub(super) enum Accident {
     FailOver,
     /// The clock of the node that both majorities share is set forward.
     ClockJump,
-    /// That node restarts without its data.
+    /// The node of [`Self::ClockJump`] restarts without its data.
     Restart,
     /// A waiter between the two dies.
     WaiterDies,
@@ -98,21 +98,21 @@ impl Actor {
         self.client.lock().await.unlock().await
     }
 
-    /// Does this to all of its connections.
+    /// Applies this change to all connections of the client.
     fn connections(&self, change: fn(&Proxy)) {
         self.proxies.iter().for_each(change);
     }
 }
 
-/// Runs one story with these servers of a lock and this store of the stock: under the article's lock if there is one, else under
-/// ours.
+/// Runs one story with these servers of a lock and this store of the stock, under the article's lock if there is one, else
+/// under ours.
 pub(super) async fn run(
     servers: &mut Servers,
     stock: &PrivateRedis,
     accident: Accident,
     article: Option<Article>,
 ) -> Result<Ending> {
-    // one of the three units is sold before the failover, so that the fence knows the tokens' cluster
+    // one of three units is sold before the failover, so that the fence knows the tokens' cluster
     let (units, pair) = match accident {
         Accident::FailOver => {
             let options = RedisOptions { volatile: true, ..RedisOptions::default() };
@@ -128,10 +128,10 @@ struct Story<'a> {
     servers: &'a mut Servers,
     stock: &'a PrivateRedis,
     accident: Accident,
-    /// `None`: under our lock.
+    /// The article's lock; `None` for ours.
     article: Option<Article>,
     shop: Shop,
-    /// Takes the place of the servers in a failover.
+    /// The servers that replace the lock's in a failover.
     pair: Option<ReplicatedRedis>,
 }
 
@@ -268,7 +268,7 @@ impl Story<'_> {
     async fn actor(&self, role: Role) -> Result<Actor> {
         let at = match &self.pair {
             None => self.servers.addresses(),
-            // this client connects to the replica once that is the primary
+            // this client connects to the replica, once the replica is the primary
             Some(pair) if self.article.is_some() && role == Role::Second => {
                 vec![pair.replica.url()]
             }
@@ -276,7 +276,7 @@ impl Story<'_> {
         };
         let (proxies, at) = proxies_to(&at).await?;
         if role == Role::First && self.servers.lock == LockMode::Redlock {
-            // its majority is the other two nodes
+            // the other two nodes are its majority
             proxies[2].refuse();
         }
         let (accident, lock) = (self.accident, &*self.shop.lock);
@@ -287,7 +287,7 @@ impl Story<'_> {
         Ok(Actor { client: Arc::new(Mutex::new(client)), granted: None, proxies })
     }
 
-    /// How long to wait for the second client: long where the first one's lease ends and the lock is granted again.
+    /// How long to wait for the second client: long if the first one's lease ends and the lock is granted again.
     fn patience(&self) -> Duration {
         match (self.accident, self.article) {
             (Accident::Freeze, _) | (Accident::HolderDies, None) => START_TIMEOUT,
@@ -300,7 +300,7 @@ impl Story<'_> {
         let url = self.stock.url();
         let stock = Inventory::new(&*url, InventoryOptions::default())?;
         let backend = AnyLock::at(self.servers.lock, at)?.fenced_by(None, &stock, LOCK_NAME)?;
-        // no other lease may end, however busy the machine is
+        // no other lease may end, even on a busy machine
         let ends = match self.accident {
             Accident::Freeze
             | Accident::HolderDies

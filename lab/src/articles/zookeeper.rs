@@ -10,7 +10,7 @@ use zookeeper_client::{Acls, Client as ZooKeeper, CreateMode};
 use super::Part;
 use crate::clients::Client;
 
-/// How long a silent session lives; the articles have 5 to 30 s.
+/// How long a silent session lives; in the articles, 5 to 30 s.
 const SESSION: Duration = Duration::from_millis(600);
 
 /// The prefix of the nodes in a lock's node.

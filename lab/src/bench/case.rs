@@ -13,10 +13,10 @@ use crate::experiment::{self, Spread, compact, fault, note, value_name};
 use crate::load::{ENDLESS_STOCK, Load, TIMEOUT};
 use testkit::cluster::{Cluster, Instance, Proxied, Spec};
 
-/// The number of instances, where it is not the variable.
+/// The number of instances, unless it is the variable.
 pub(super) const INSTANCES: usize = 2;
 
-/// The connections of a load to all instances, where their number is not the variable.
+/// The connections to all instances together, unless their number is the variable.
 pub(super) const CONNECTIONS: usize = 500;
 
 /// The time limit of an order: the slowest contenders serve hundreds of orders one by one.
@@ -25,11 +25,10 @@ const ORDER_TIMEOUT: &str = "10m";
 /// Flags for slow contenders, which need more than the defaults to answer hundreds of waiting orders.
 const FLAGS: [&str; 4] = ["--wait-timeout", "5m", "--queue-length", "20000"];
 
-/// The contenders at distances: the product in both settings, and the sales without a lock.
+/// The contenders of the measure with distances: the product in both settings, and the sales without a lock.
 pub(super) const DISTANT: [Contender; 4] =
     [Contender::Combined, Contender::Forwarded, Contender::BatchedScript, Contender::AtomicScript];
 
-/// One load.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     pub(super) measure: Measure,
@@ -53,10 +52,10 @@ pub(super) struct Measured {
     pub(super) loads: Vec<Report>,
 }
 
-/// Cases that follow each other on the same instances.
+/// Cases that follow one another on the same instances.
 type Stage = Vec<Measured>;
 
-/// All cases that the options ask for: stages that take turns, and the number of rounds.
+/// All cases that the options ask for: stages that take turns, each with its number of rounds.
 pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     let contenders = Contender::value_variants().iter().copied();
     let compared = contenders.flat_map(|one| compared(one, options)).collect();
@@ -75,7 +74,7 @@ pub(super) fn stages(options: &BenchOptions) -> [(usize, Vec<Stage>); 2] {
     })
 }
 
-/// The loads by which the contenders are compared, in stages. Each takes some seconds.
+/// The loads that compare the contenders, in stages. Each load takes some seconds.
 fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
     let is_slow = contender.is_slow();
     let sized = |fast, slow, short| options.full_or_short(if is_slow { slow } else { fast }, short);
@@ -89,7 +88,7 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
         let buyers = options.full_or_short(500, 10);
         all.push(Case { connections: buyers, stock, ..case(Measure::Burst, buyers) });
     }
-    // the contenders whose ledger shows handovers between instances
+    // the contenders whose ledgers show the handovers between instances
     if !matches!(contender, Contender::Combined | Contender::EtcdRecipe) {
         return vec![all];
     }
@@ -97,8 +96,8 @@ fn compared(contender: Contender, options: &BenchOptions) -> Vec<Vec<Case>> {
     vec![all, vec![Case { connections: INSTANCES, ..handovers }]]
 }
 
-/// [`DISTANT`], one after the other: with etcd and Redis far away; and, with both near, for other
-/// numbers of connections and instances.
+/// The cases of [`DISTANT`], one after the other: with etcd and Redis far away; and, with both near, for other numbers of
+/// connections and instances.
 fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     const FAR: [(u64, u64); 8] = [(0, 0), (2, 0), (6, 0), (20, 0), (0, 2), (2, 2), (6, 2), (20, 2)];
     let loads: &[_] = options.full_or_short(
@@ -113,7 +112,7 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     let all = loads.iter().flat_map(|load| far.iter().map(move |far| (*load, *far)));
     let all = all.chain(near.iter().map(|load| (*load, (0, 0))));
     let stages = |((connections, instances), far): ((usize, usize), _)| {
-        // with few connections, many requests would take too long
+        // with few connections, so many requests would take too long
         let requests = options.full_or_short(50_000, 60).min(connections * 2000);
         DISTANT.map(|contender| {
             let usual = Case::usual(Measure::Distance, contender, options);
@@ -123,7 +122,7 @@ fn distances(options: &BenchOptions) -> Vec<Vec<Case>> {
     all.flat_map(stages).collect()
 }
 
-/// The same at a pace that each of them keeps, for ten seconds.
+/// The same at a rate that each contender keeps up with, for ten seconds.
 fn paced(options: &BenchOptions) -> impl Iterator<Item = Vec<Case>> {
     let rate = options.full_or_short(2000, 100);
     let places: &[_] = options.full_or_short(
@@ -190,22 +189,20 @@ impl Case {
 }
 
 impl Measured {
-    /// A figure of all rounds.
+    /// The spread of a figure over all rounds.
     pub(super) fn spread(&self, figure: Figure) -> Option<Spread> {
         Spread::of(self.loads.iter().filter_map(figure))
     }
 
-    /// Why loads do not count.
+    /// Why loads do not count, if any.
     pub(super) fn faults(&self) -> impl Iterator<Item = String> {
         let name = self.case.in_words();
         self.loads.iter().filter_map(fault).map(move |fault| format!("{name}: {fault}"))
     }
 }
 
-/// A figure of a load.
 pub(super) type Figure = fn(&Report) -> Option<f64>;
 
-/// Runs all rounds.
 pub(super) async fn run(
     cluster: &mut Cluster,
     rounds: usize,
@@ -229,7 +226,7 @@ pub(super) async fn run(
 /// the same number of proxies.
 async fn start(cluster: &mut Cluster, first: &Case, options: &BenchOptions) -> Result<()> {
     let Case { contender, instances, far, .. } = *first;
-    // the lock is to pass as often as possible
+    // the lock should pass on as often as possible
     let tenure = ["--tenure", "0ms"].into_iter().filter(|_| first.measure == Measure::Handovers);
     let flags = FLAGS.iter().chain(contender.flags()).copied().chain(tenure);
     let lock = ["--lock", contender.lock().name()];

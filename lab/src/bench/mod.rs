@@ -25,18 +25,16 @@ use self::ratios::Finding;
 use crate::experiment::{self, FAULTS, Machine, machine, publish};
 use testkit::cluster::Cluster;
 
-/// All results.
 #[derive(Debug, Default, Serialize)]
 struct Results {
     machine: Machine,
     findings: Vec<Finding>,
-    /// Loads with orders that were not answered or not accounted for: then the run fails.
+    /// Loads in which an order was not answered or not accounted for. Any of them fails the run.
     faults: Vec<String>,
     cases: Vec<Measured>,
 }
 
 impl Results {
-    /// The case of this measure and contender.
     fn case(&self, measure: Measure, contender: Contender) -> Option<&Measured> {
         self.of(measure).find(|one| one.case.contender == contender)
     }
@@ -56,7 +54,6 @@ impl Results {
         })
     }
 
-    /// All cases of this measure.
     fn of(&self, measure: Measure) -> impl Iterator<Item = &Measured> {
         self.cases.iter().filter(move |one| one.case.measure == measure)
     }
@@ -76,7 +73,7 @@ async fn bench(options: &BenchOptions, dir: &OwnedDir) -> Result<ExitCode> {
     let mut failure = None;
     for (rounds, mut stages) in case::stages(options) {
         failure = case::run(&mut cluster, rounds, &mut stages, options).await.err();
-        // results that were measured before count
+        // results from before the failure count
         results.cases.extend(stages.into_iter().flatten());
         if failure.is_some() {
             break;

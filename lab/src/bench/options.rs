@@ -105,12 +105,10 @@ impl Contender {
         }
     }
 
-    /// Further flags of its instances.
     pub(super) fn flags(self) -> &'static [&'static str] {
         if self == Self::Forwarded { &["--peer-listen", "127.0.0.1:0"] } else { &[] }
     }
 
-    /// Whether it sells anything.
     pub(super) fn sells(self) -> bool {
         self != Self::NoStore
     }

@@ -1,4 +1,4 @@
-//! Ratios within a round, which hold on other machines as well.
+//! Ratios within a round, which are comparable between machines.
 
 use loadtest::Report;
 use serde::Serialize;
@@ -8,17 +8,16 @@ use super::case::{CONNECTIONS, Figure, INSTANCES, Measured};
 use super::options::{Contender, Measure};
 use crate::experiment::{Spread, float, handovers, value_name};
 
-/// A ratio, or another figure that does not depend on the machine.
+/// A ratio, or another figure that hardly depends on the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) name: String,
     /// Over all rounds.
     pub(super) spread: Spread,
-    /// What its median should be at least.
+    /// The least median that is wanted.
     pub(super) goal: f64,
 }
 
-/// The findings for which there are results.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
     use Contender::{AtomicScript, BatchedScript, Combined, EtcdRecipe, Forwarded, NoStore};
     use Measure::{Burst, Distance, Handovers, Paced, SoldOut, Throughput};
@@ -97,7 +96,7 @@ pub(super) fn findings(results: &Results) -> Vec<Finding> {
     all
 }
 
-/// A figure of the first case divided by that of the second, over the rounds that have both.
+/// The first case's figure divided by the second's, over the rounds that have both.
 pub(super) fn ratio(
     figure: Figure,
     above: Option<&Measured>,
@@ -116,7 +115,7 @@ pub(super) fn rate(load: &Report) -> Option<f64> {
     Some(load.answers_per_second)
 }
 
-/// Bursts a second: more is better, as with the other figures.
+/// Bursts a second, so that more is better, as with the other figures.
 fn bursts(load: &Report) -> Option<f64> {
     (load.duration_seconds > 0.0).then(|| 1.0 / load.duration_seconds)
 }
@@ -131,7 +130,7 @@ pub(super) fn p99(load: &Report) -> Option<f64> {
     Some(float(load.latency_microseconds?.p99))
 }
 
-/// More is better, as with the other figures.
+/// The inverse of the 99th percentile, so that more is better, as with the other figures.
 fn per_p99(load: &Report) -> Option<f64> {
     Some(1.0 / p99(load).filter(|p99| *p99 > 0.0)?)
 }

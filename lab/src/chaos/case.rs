@@ -45,8 +45,8 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
 
-/// Buyers who give back, at once or by the end of their hold, and others who do not wait for that: the sale keeps selling and
-/// refusing, so that a fault can hit both.
+/// Buyers of whom some give back, at once or by the end of their hold, and others do not wait for that. So the sale keeps
+/// selling and refusing, and a fault can hit both.
 const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5", "--patience=0s"];
 
 /// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no other
@@ -59,13 +59,12 @@ pub(super) const WHOLE_FAULT: &str = "the whole fault";
 /// The longest time for which a control sends orders: one failure is enough.
 const CONTROL_LASTS: Duration = Duration::from_secs(16);
 
-/// Injects a fault once, and records what proves that it happened.
+/// Injects a fault once, and records the proof that it happened.
 pub(super) trait Fault: Sync {
     fn inject<'a>(&'static self, scene: &'a mut Scene) -> LocalBoxFuture<'a, Result<()>>;
 }
 
 impl Default for &dyn Fault {
-    /// Does nothing.
     fn default() -> Self {
         &async |_: &mut Scene| Ok(())
     }
@@ -83,7 +82,7 @@ impl<F: AsyncFn(&mut Scene) -> Result<()> + Sync + 'static> Fault for F {
 pub(super) struct Case {
     /// The name for `--only`; a control has the name of its scenario.
     pub(super) name: &'static str,
-    /// What happens.
+    /// The fault in words.
     pub(super) fault: &'static str,
     pub(super) inject: &'static dyn Fault,
     /// How long one round of the fault takes, with its aftermath.
@@ -92,45 +91,42 @@ pub(super) struct Case {
     pub(super) rounds: u32,
     /// The sale must go on within this time after the end of the fault (I5).
     pub(super) goes_on_within: Duration,
-    /// What must be seen at least once; otherwise the fault did not happen.
+    /// The fact that must be seen at least once; otherwise the fault did not happen.
     pub(super) proof: &'static str,
     /// Whether it must run while no other case does.
     pub(super) alone: bool,
     pub(super) control: Option<Control>,
     pub(super) instances: usize,
-    /// All instances have the first one's name.
+    /// Whether all instances have the first one's name.
     pub(super) one_name: bool,
     pub(super) etcd_members: usize,
     pub(super) etcd_quota_bytes: Option<u64>,
     /// Mutual TLS and users at etcd, with tokens of this kind, and at Redis.
     pub(super) secured: Option<AuthTokens>,
-    /// etcd has many other locks and claims: see [`OtherLocks`](super::etcd::OtherLocks).
+    /// Whether etcd has many other locks and claims: see [`OtherLocks`](super::etcd::OtherLocks).
     pub(super) crowded: bool,
-    /// The instances know only one member of etcd, the leader.
+    /// Whether the instances know only one member of etcd, the leader.
     pub(super) one_endpoint: bool,
     pub(super) redis_volatile: bool,
     /// The number of Redis replicas; with any, there are sentinels too.
     pub(super) redis_replicas: u8,
-    /// The stock is in a Redis Cluster.
+    /// The Redis Cluster that has the stock, if any.
     pub(super) redis_cluster: Option<RedisClusterOptions>,
     /// The connections of the instances that run through proxies.
     pub(super) proxied: Proxied,
     /// Fault points with their actions, such as `before-write:stop`, that the case can trigger.
     pub(super) fault_points: &'static [&'static str],
     pub(super) peers: Peers,
-    /// Further flags of each instance.
     pub(super) flags: &'static [&'static str],
     /// The safeguards that the instances lack, separated by commas.
     pub(super) without: Option<&'static str>,
-    /// Orders a second.
     pub(super) rate: u32,
     pub(super) connections: u32,
     pub(super) stock: u64,
     /// The buyers' conduct: flags of the load test.
     pub(super) conduct: &'static [&'static str],
-    /// Whether the fault sends orders as well.
+    /// Whether the fault itself sends orders as well.
     pub(super) others_order: bool,
-    /// Further flags of the load test.
     pub(super) load_flags: &'static [&'static str],
     /// The kinds of findings that the fault makes unavoidable.
     pub(super) tolerates: &'static [&'static str],
@@ -139,7 +135,6 @@ pub(super) struct Case {
 /// The part that makes a case a control.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Control {
-    /// The missing safeguard.
     pub(super) without: &'static str,
     /// It must break one of these invariants.
     pub(super) breaks: &'static [&'static str],
@@ -176,17 +171,18 @@ impl Case {
         }
     }
 
-    /// The same, with this proof: it is not enough that the fault came to its end.
+    /// The case with this proof: it is not enough that the fault came to its end.
     pub(super) fn proven_by(self, proof: &'static str) -> Self {
         Self { proof, ..self }
     }
 
-    /// The same with four instances that send their orders to the holder. On a machine with few cores, each sells less.
+    /// The case with four instances that send their orders to the holder. On a machine with few cores, each sells less.
     pub(super) fn among_peers(self) -> Self {
         Self { instances: 4, peers: Peers::All, stock: STOCK / 4, ..self }
     }
 
-    /// The same with units that never come back, and more units than can be sold: a writer without some safeguards has no holds.
+    /// The case with units that never come back, and more units than can be sold: a writer without some safeguards has no
+    /// holds.
     pub(super) fn without_holds(self) -> Self {
         Self { stock: ENDLESS_STOCK, conduct: &[], ..self }
     }
@@ -200,7 +196,7 @@ impl Case {
         Self { without: Some(safeguard), ..self }.as_control(safeguard, breaks)
     }
 
-    /// The same as a control, in which something else than a safeguard is missing.
+    /// The case as a control, in which something else than a safeguard is missing.
     pub(super) fn as_control(self, without: &'static str, breaks: &'static [&'static str]) -> Self {
         Self { control: Some(Control { without, breaks }), rounds: 2, ..self }
     }
@@ -217,7 +213,7 @@ impl Case {
         }
     }
 
-    /// The name; for a control, also what is missing.
+    /// The case's name; for a control, also what is missing.
     pub(super) fn title(&self) -> String {
         match self.control {
             None => self.name.to_owned(),
@@ -227,7 +223,7 @@ impl Case {
         }
     }
 
-    /// Its line in the list.
+    /// The case's line in the list.
     pub(super) fn in_words(&self) -> String {
         match self.control {
             None => format!("{}: {}\n", self.name, self.fault),

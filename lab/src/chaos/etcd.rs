@@ -62,7 +62,6 @@ fn is_space(error: &etcd_client::Error) -> bool {
     error.to_string().contains("database space exceeded")
 }
 
-/// Frees space and ends the alarm.
 pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     let mut client = etcd.root().await?;
     let status = client.status().await?;
@@ -87,7 +86,6 @@ pub(super) async fn free_space(etcd: &PrivateEtcd) -> Result<()> {
     .await
 }
 
-/// A session of the suite itself.
 pub(super) async fn session(endpoints: &[String]) -> Result<Session> {
     let etcd = EtcdBackend::new(EtcdOptions::new(endpoints))?;
     let options = SessionOptions::new(SESSION_TTL).label("chaos");

@@ -90,14 +90,12 @@ pub struct ChaosOptions {
     pub out: PathBuf,
 }
 
-/// The results of the suite.
 #[derive(Default, Serialize)]
 struct Results {
     seed: u64,
     machine: Machine,
     /// How long each scenario sent orders.
     load_seconds: u64,
-    /// How long the suite took.
     seconds: f64,
     cases: Vec<CaseResult>,
 }
@@ -107,7 +105,6 @@ struct Results {
 struct CaseResult {
     #[serde(flatten)]
     case: Case,
-    /// How many trials there were.
     trials: u32,
     /// The outcome of the last trial, or why it could not run.
     run: Result<Outcome, String>,

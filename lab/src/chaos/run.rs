@@ -24,18 +24,17 @@ const ORDER_TIMEOUT: &str = "8s";
 /// How long the load test may take after its load: the last orders, and reading the ledger.
 const OVERTIME: Duration = Duration::from_mins(3);
 
-/// Findings of the load test that no case is about: orders that a busy machine did not send in time.
+/// Findings of the load test that do not count in any case: orders that a busy machine did not send in time.
 const NOT_JUDGED: [&str; 1] = ["not_sent"];
 
 /// The invariant that the fault must happen.
 pub(super) const NO_FAULT: &str = "fault";
 
-/// What was seen during a run, and how it ended.
+/// The record of a run, and how it ended.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    /// How often the fault was injected.
     pub(super) times: u64,
-    /// What was seen of the fault, and how often.
+    /// The facts that were seen of the fault, and how often each.
     pub(super) facts: BTreeMap<&'static str, u64>,
     pub(super) counts: Report,
     /// The longest time in which a fault kept all instances from selling.
@@ -43,7 +42,7 @@ pub(super) struct Outcome {
     pub(super) longest_outage: Duration,
     /// The longest pause that the sale may make (I5).
     pub(super) bound_seconds: f64,
-    /// What is wrong; empty if every invariant held.
+    /// The broken invariants; empty if every one held.
     pub(super) findings: Vec<Finding>,
     pub(super) seconds: f64,
     /// The directory with history and logs, if they were kept.
@@ -51,7 +50,6 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds to the count of a fact.
     pub(super) fn add(&mut self, what: &'static str, times: u64) {
         if times > 0 {
             *self.facts.entry(what).or_default() += times;
@@ -69,7 +67,6 @@ impl Outcome {
     }
 }
 
-/// A case with its times and seed.
 pub(super) struct Run<'a> {
     pub(super) case: &'a Case,
     pub(super) lasts: Duration,
@@ -123,7 +120,7 @@ impl Run<'_> {
         if self.case.may_hang() {
             scene.restart_all().await?;
         }
-        // the checker judges, not this report
+        // the checker decides the verdict, not this report
         load.report(self.lasts + OVERTIME).await?;
         let bound = scene.evidence.longest_outage + goes_on_within;
         let limits = Limits { longest_pause: bound, longest_order: None };
@@ -167,7 +164,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether the error is that something did not happen in time.
+/// Whether the error says that something did not happen in time.
 fn is_late(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut)
 }

@@ -41,7 +41,6 @@ pub(super) struct Scene {
     /// The random choices of the run, which repeat with the seed.
     pub(super) random: SplitMix64,
     pub(super) evidence: Outcome,
-    /// When the load ends.
     pub(super) ends_at: Instant,
     /// The member of etcd that a fault has killed or paused.
     pub(super) member_away: Option<usize>,
@@ -145,7 +144,6 @@ impl Scene {
         true
     }
 
-    /// Makes this round the last one.
     pub(super) fn end_rounds(&mut self) {
         self.is_over = true;
     }
@@ -160,7 +158,6 @@ impl Scene {
         Duration::from_millis(self.random.random_range(least..=most))
     }
 
-    /// A random instance.
     pub(super) fn pick(&mut self) -> usize {
         self.random.random_range(0..self.cluster.instances.len())
     }
@@ -205,7 +202,7 @@ impl Scene {
         self.trigger_by(index, fault, async || Ok(())).await
     }
 
-    /// The same, and repeats `act` meanwhile, so that the instance gets to the point.
+    /// Triggers this fault, and repeats `act` meanwhile, so that the instance gets to the point.
     pub(super) async fn trigger_by(
         &self,
         index: usize,
@@ -274,7 +271,7 @@ impl Scene {
             let (index, lease) = self.holder(None).await?;
             let file = self.fault_file(index, fault);
             std::fs::write(&file, "")?;
-            // where the lock goes on meanwhile, another one runs the batches
+            // if the lock passes on meanwhile, another instance runs the batches
             for _ in 0..LOOKS {
                 if !file.exists() || self.holder(None).await? != (index, lease) {
                     break;
@@ -287,7 +284,6 @@ impl Scene {
         .await
     }
 
-    /// Waits until `ask` returns an answer.
     pub(super) async fn until<T>(
         &self,
         what: &'static str,

@@ -63,7 +63,6 @@ fn verdict(result: &CaseResult) -> String {
     }
 }
 
-/// The broken invariants, each once.
 fn broken(outcome: &Outcome) -> String {
     let mut all: Vec<_> = outcome.findings.iter().map(Finding::name).collect();
     all.sort_unstable();
@@ -71,7 +70,7 @@ fn broken(outcome: &Outcome) -> String {
     all.join(", ")
 }
 
-/// How many of the acknowledged units are also in stock at the end, as the first instance shows them.
+/// How many of the acknowledged units are still in stock at the end, by the first instance's state.
 fn lost(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     let state = counts.after.values().next().cloned().unwrap_or_default();

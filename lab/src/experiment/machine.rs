@@ -1,4 +1,4 @@
-//! A description of the machine, without which no figure means anything.
+//! A description of the machine. Without it, no figure means anything.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use testkit::server::find_program;
 
-/// Names and values.
 pub(crate) type Machine = BTreeMap<&'static str, String>;
 
 /// This machine, and the programs on which the figures depend.
@@ -18,7 +17,7 @@ pub(crate) fn machine() -> Machine {
         ("processor", in_proc("cpuinfo", "model name")),
         ("memory", in_proc("meminfo", "MemTotal")),
         ("kernel", line("sys/kernel/osrelease")),
-        // over 1, 5 and 15 minutes, before anything was started
+        // the averages over 1, 5 and 15 minutes, before anything was started
         ("load average before", line("loadavg")),
         ("etcd", version("FLASH_SALE_ETCD", &["etcd"])),
         ("Redis", version("FLASH_SALE_REDIS", &["redis-server", "valkey-server"])),
@@ -38,14 +37,14 @@ fn version(variable: &str, names: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.lines().next()?.to_owned())
 }
 
-/// The value behind `name:` in a file of `/proc` such as `meminfo`.
+/// The value after `name:` in a file of `/proc` such as `meminfo`.
 fn in_proc(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{file}")).ok()?;
     let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// A file of `/proc` in one line.
+/// A file of `/proc` as one line.
 fn line(file: &str) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{file}")).ok()?.trim().to_owned())
 }

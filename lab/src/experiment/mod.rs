@@ -108,7 +108,6 @@ pub(crate) fn fault(load: &Report) -> Option<String> {
     }
 }
 
-/// Handovers a second.
 pub(crate) fn handovers(load: &Report) -> Option<f64> {
     (load.duration_seconds > 0.0).then(|| float(load.handovers) / load.duration_seconds)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// `what` names the trials in messages, and gives them their own random choices. At most `jobs` run at a time.
+    /// `what` names the trials in messages, and gives them random choices of their own. At most `jobs` of them run at a time.
     pub(crate) fn new(what: impl Into<String>, count: u32, jobs: usize, seed: u64) -> Self {
         Self { what: what.into(), count, jobs, seed, next: AtomicU32::new(0) }
     }
@@ -54,8 +54,8 @@ pub(crate) fn random(seed: u64, name: &str) -> SplitMix64 {
     SplitMix64::seed_from_u64(name.bytes().fold(seed, mix))
 }
 
-/// Each of `cases` cases once in each of `rounds` rounds: round and case. The first case changes from round to round, so that no
-/// case always follows the heaviest one.
+/// Runs each of `cases` cases once in each of `rounds` rounds; yields round and case. The first case changes from round to
+/// round, so that no case always follows the heaviest one.
 pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..cases).map(move |case| (round, (round + case) % cases)))
 }

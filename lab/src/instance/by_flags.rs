@@ -12,10 +12,9 @@ use super::fault::{self, Point};
 use super::safeguard::Safeguard;
 use super::writer::Writer;
 
-/// The first command, or the only one.
+/// The first of two commands, or the only one.
 const TAKE: &str = concat!("#!lua\n", include_str!("by_flags.lua"));
 
-/// The second command.
 const FINISH: &str = "#!lua
 local LUCKY, ORDERS, LEDGER = unpack(KEYS)
 redis.call('INCRBY', LUCKY, ARGV[1])
@@ -74,7 +73,7 @@ pub(super) async fn reduce(
     attempts.iter().zip(&answers).map(outcome).collect()
 }
 
-/// Gives units back once more for each cancellation that the script refused or had carried out before.
+/// Gives units back once more for each cancellation that the script refused, or had carried out before.
 pub(super) async fn give_back_again(
     inventory: &Inventory,
     batch: Batch<'_>,
@@ -96,8 +95,8 @@ async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
     inventory.command(redis::cmd("SCRIPT").arg("LOAD").arg(TAKE)).await
 }
 
-/// `answer` is the record of the accepted order, or the stock that did not suffice. An id in `new` was accepted now; it counts so
-/// once, and further answers for it are repetitions.
+/// `answer` is the record of the accepted order, or the stock that did not suffice. An id in `new` was accepted by this batch;
+/// the first answer for it says so, and further answers are repetitions.
 fn outcome(
     order: &Order,
     answer: &str,

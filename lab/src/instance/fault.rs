@@ -1,8 +1,8 @@
 //! Faults at points of a tenure.
 //!
-//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself there: with `lab
-//! serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this file exists.
-//! The points are in the laboratory's own writer and lock backend; the service has none.
+//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself at such a point.
+//! With `lab serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this
+//! file exists. The points are in the laboratory's own writer and lock backend; the service has none.
 //!
 //! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
 //! before it happens.
@@ -36,7 +36,7 @@ pub enum Point {
     BeforeWrite,
     /// The batch was sent, and its answer is not read yet.
     AfterSend,
-    /// Between the stock and the ledger. Reached only without `atomic-ledger`, where two commands write them.
+    /// Between the stock and the ledger. Reached only without `atomic-ledger`, because then two commands write them.
     BetweenWrites,
     /// The store has answered, and no buyer has an answer.
     AfterAnswer,
@@ -51,7 +51,8 @@ pub enum Action {
     Stop,
     /// The process is killed (SIGKILL).
     Kill,
-    /// The task at the point waits, and so does each task that comes to a point meanwhile; the rest of the process goes on.
+    /// The task at the point waits, and so does each other task that reaches a point meanwhile. The rest of the process goes
+    /// on.
     Pause(Duration),
     /// Every worker of the runtime is busy for this time.
     Starve(Duration),
@@ -64,13 +65,13 @@ pub struct Rule {
     pub point: Point,
     /// The action.
     pub action: Action,
-    /// It happens at the next pass after this file was created. The file is removed first, which shows that the point was
-    /// reached; it can then be created again.
+    /// The fault happens the next time the point is passed after this file was created. It removes the file first, to show that
+    /// the point was reached. The file can then be created again.
     pub file: PathBuf,
 }
 
 impl Rule {
-    /// Whether the fault is due at a pass.
+    /// Whether the fault is due at this pass.
     fn is_due(&self) -> bool {
         // only one of several tasks can remove the file
         std::fs::remove_file(&self.file).is_ok()
@@ -104,10 +105,9 @@ fn action(text: &str) -> Option<Action> {
 /// The faults with which this process was started.
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
 
-/// Held by a task that [pauses](Action::Pause).
+/// A task that [pauses](Action::Pause) holds it.
 static PAUSED: RwLock<()> = RwLock::const_new(());
 
-/// Adds these rules for this process.
 pub(super) fn follow(rules: Vec<Rule>) {
     RULES.lock().extend(rules);
 }
@@ -123,7 +123,7 @@ fn due(point: Point) -> Vec<Action> {
     due
 }
 
-/// Carries out the faults that are due at `point`.
+/// Carries out the faults that are due at `point`, if any.
 pub(super) async fn at(point: Point) {
     for action in due(point) {
         act(action).await;
@@ -177,7 +177,7 @@ fn starve(time: Duration) {
 mod tests {
     use super::*;
 
-    /// Goal: the answer to a wrong rule says all that is allowed.
+    /// Goal: the answer to a wrong rule names everything that is allowed.
     #[test]
     fn each_point_can_be_named_and_what_is_no_rule_gets_a_sentence() {
         for point in Point::value_variants() {

@@ -1,4 +1,4 @@
-//! Other ways to guard the same sale: to compare with, and the lock without `batch-ownership`.
+//! Other guards of the same sale, for comparison, and the lock without `batch-ownership`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits until the lock is granted, or the buyer goes away; sells, and answers the buyer.
+    /// Waits until the lock is granted or the buyer goes away; with the lock, sells and answers the buyer.
     pub(super) async fn take(
         self,
         granted: impl Future<Output = Result<Token, SaleError>>,
@@ -50,10 +50,10 @@ impl Turn {
 pub(super) enum Kind {
     /// A claim in etcd for each order.
     Recipe(Arc<Recipe>),
-    /// Combines the orders of this instance as the service does, under a separate lock that is granted at once. Nothing keeps the
-    /// batches of two instances apart: the writer sends them [without tokens](super::writer::Writer).
+    /// Combines this instance's orders as the service does, but under a separate lock that is granted at once. Nothing keeps
+    /// the batches of two instances apart. The writer sends them [without tokens](super::writer::Writer).
     Batches(EtcdLock),
-    /// Takes the lock and the units in the request's own future, which is dropped, at any point, when the client goes away and
+    /// Takes the lock and the units in the request's own future, which is dropped at any point, when the client goes away or
     /// after one second. Each failure is answered as if nothing was taken.
     InTheRequest(EtcdLock),
 }
@@ -149,7 +149,7 @@ impl SaleGuard for Guard {
         }
     }
 
-    /// Without the shared lock, starts the sale without any: a run has no orders when it begins.
+    /// Starts the sale. Without the shared lock, it does so without any lock, because a run begins without orders.
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
         if let Kind::InTheRequest(lock) = &self.kind {
             return lock.start(item, sale).await;
@@ -188,7 +188,6 @@ impl SaleGuard for Guard {
     }
 }
 
-/// Sells one order by the script.
 async fn by_the_script(
     context: &SaleContext,
     token: Token,

@@ -79,7 +79,7 @@ pub async fn serve(mut options: ServeOptions) -> Result<(), BoxError> {
     let writer = remove_safeguards(&mut options);
     let ServeOptions { service, lock, lock_at, fence, control, .. } = options;
     let rig = Arc::clone(&writer.rig);
-    // the script alone needs no lock; the one that stands beside it is etcd's
+    // a sale by the script alone needs no lock; the service beside it still opens etcd's
     let chosen = match lock {
         LockMode::AtomicScript => instance::Guard::AtomicScript,
         _ => instance::Guard::Lock,

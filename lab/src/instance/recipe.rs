@@ -13,15 +13,15 @@ use tokio::time::Instant;
 use super::guards::Turn;
 use crate::etcd::{Claim, KeptLease};
 
-/// The recipe of Go's etcd client, `concurrency.Mutex`. There the key is the lease of the session, so a session has one claim on
-/// a lock. Here many orders share a session, so a number follows the lease: otherwise all these orders would hold the lock at
-/// once.
+/// The recipe of Go's etcd client, `concurrency.Mutex`. There, the lease of the session is the whole key, so a session has one
+/// claim on a lock. Here many orders share a session, so each key has a number after the lease: otherwise all these orders
+/// would hold the lock at once.
 pub(super) struct Recipe {
     client: Client,
     ttl: Duration,
     /// The time limit of a request that does not wait for a lock.
     limit: Duration,
-    /// Opened on first use, and again after a loss.
+    /// The session, opened on first use and after a loss.
     session: tokio::sync::Mutex<Option<Arc<KeptLease>>>,
     next_number: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl Recipe {
         Ok(Arc::clone(session.insert(Arc::new(lease))))
     }
 
-    /// Makes the next order open another session. A claim that may be left expires with the lease of this one.
+    /// Makes the next order open another session. A claim that is left behind expires with the lease of this session.
     async fn give_up(&self, lost: &Arc<KeptLease>) {
         self.session.lock().await.take_if(|session| Arc::ptr_eq(session, lost));
     }

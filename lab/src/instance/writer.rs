@@ -41,7 +41,6 @@ impl Writer {
         Self { rig, without_tokens, ..Self::default() }
     }
 
-    /// Whether this safeguard is on.
     pub(super) fn has(&self, safeguard: Safeguard) -> bool {
         self.rig.has(&safeguard.to_string())
     }
@@ -124,8 +123,8 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Adds `Point::BeforeRelease` before a claim is released or handed over. Only claims under which this writer wrote count: not
-/// those of waiters, nor the one that starts a sale.
+/// Adds `Point::BeforeRelease` before a claim is released or handed over, if this writer wrote under the claim: so not for waiters,
+/// and not for the claim that starts a sale.
 impl Decoration<Token> for Arc<Writer> {
     fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {
         self.claims.lock().insert(claim.clone(), ticket.status.clone());

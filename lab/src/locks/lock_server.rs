@@ -16,7 +16,7 @@ pub enum LockServer {
 }
 
 impl LockServer {
-    /// Its address, in the form of `--lock-at`.
+    /// The server's address, in the form of `--lock-at`.
     pub fn address(&self) -> String {
         match self {
             Self::Etcd(server) => server.endpoint(),
@@ -35,7 +35,7 @@ impl LockServer {
         }
     }
 
-    /// Kills all of its processes; its data stay.
+    /// Kills all of the server's processes. Its data stay.
     pub async fn kill(&mut self) -> io::Result<()> {
         match self {
             Self::Postgres(server) => server.crash().await,
@@ -43,7 +43,7 @@ impl LockServer {
         }
     }
 
-    /// Starts it again, and waits until it answers.
+    /// Starts the server again, and waits until it answers.
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         match self {
             Self::Etcd(server) => server.restart().await,
@@ -53,7 +53,7 @@ impl LockServer {
         }
     }
 
-    /// Whether it is the leader of several servers.
+    /// Whether it is the leader of its group of servers.
     pub async fn is_leader(&self) -> bool {
         match self {
             Self::Etcd(server) => server.is_leader().await,
@@ -62,7 +62,7 @@ impl LockServer {
         }
     }
 
-    /// Makes the server count requests, if it does not do so anyway. Ends its connections.
+    /// Makes the server count requests, if it does not count them by itself. Ends its connections.
     pub async fn count_requests(&mut self) -> Result<(), ServerError> {
         let Self::Postgres(server) = self else { return Ok(()) };
         let failed = ServerError::system("PostgreSQL");

@@ -28,7 +28,7 @@ pub enum AnyLock {
 }
 
 impl AnyLock {
-    /// The lock at these addresses. Not for etcd, which has separate flags.
+    /// The lock at these addresses. Refuses etcd, which has separate flags.
     pub fn at(lock: LockMode, addresses: &[String]) -> Result<Self> {
         let name = lock.name();
         if addresses.is_empty() {
@@ -50,7 +50,7 @@ impl AnyLock {
         }
     }
 
-    /// The lock with the tokens of this fence: its own tokens if it has any, unless the store's are wanted.
+    /// The lock with the tokens of this fence: the lock's own tokens, or those that the store counts.
     pub fn fenced_by(
         self,
         fence: Option<Fence>,

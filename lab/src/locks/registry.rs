@@ -14,7 +14,7 @@ use testkit::PrivateZooKeeper;
 
 use super::AnyLock;
 
-/// What guards the sale.
+/// A guard of the sale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LockMode {
     /// the lock in etcd
@@ -54,7 +54,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// Its name, if this machine lacks it.
+    /// The server's name, if this machine lacks it.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Self::Postgres if !testkit::postgres::is_installed() => Some("PostgreSQL"),
@@ -64,7 +64,6 @@ impl Server {
     }
 }
 
-/// The names of the guards.
 static VALUES: LazyLock<Vec<PossibleValue>> = LazyLock::new(|| {
     LockMode::value_variants().iter().filter_map(LockMode::to_possible_value).collect()
 });
@@ -75,12 +74,12 @@ impl LockMode {
         Self::value_variants().iter().copied().filter(|lock| lock.is_shared())
     }
 
-    /// Its name on the command line.
+    /// The guard's name on the command line.
     pub fn name(self) -> &'static str {
         VALUES[self as usize].get_name()
     }
 
-    /// The server that it needs besides the stock.
+    /// The server that the guard needs besides the stock.
     pub fn server(self) -> Server {
         match self {
             Self::Etcd | Self::EtcdRecipe | Self::AtomicScript => Server::Etcd,
@@ -98,7 +97,7 @@ impl LockMode {
         !matches!(self, Self::EtcdRecipe | Self::AtomicScript | Self::BatchedScript)
     }
 
-    /// The fence of a sale under this lock: `asked` if there is one, else the lock's own if it has tokens, else the store's.
+    /// The fence of a sale under this lock: the one that was asked for, else the lock's own if it has tokens, else the store's.
     pub fn fence(self, asked: Option<Fence>) -> Fence {
         asked.unwrap_or(if self == Self::Redlock { Fence::Store } else { Fence::Lock })
     }
@@ -109,7 +108,7 @@ impl LockMode {
     }
 }
 
-/// Small beside the TTL of a demo, because a key on one node outlives its session by as much.
+/// Short compared with the TTL of a demo, because a key on one node outlives its session by this time.
 const REDLOCK_TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The lock of this kind at these addresses. There must be at least one.
@@ -138,19 +137,19 @@ pub(super) fn open(lock: LockMode, at: &[String]) -> Result<AnyLock> {
     Ok(AnyLock::Fenced(lock))
 }
 
-/// What refuses the writes of a holder that was overtaken.
+/// The fence that refuses the writes of an overtaken holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fence {
     /// The store compares the tokens of the lock.
     Lock,
-    /// The store counts the tenures itself: for a lock without tokens.
+    /// The store counts the tenures itself, for a lock without tokens.
     Store,
-    /// Nothing: a holder that was paused can undo what others have sold.
+    /// No fence: a paused holder can undo the sales of others.
     None,
 }
 
 impl Fence {
-    /// Its name on the command line.
+    /// The fence's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lock => "lock",

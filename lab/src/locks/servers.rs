@@ -22,7 +22,6 @@ pub(crate) async fn open(lock: LockMode, addresses: &[String], ttl: Duration) ->
     })
 }
 
-/// The private servers of a lock.
 pub(crate) struct Servers {
     pub(crate) lock: LockMode,
     pub(crate) promises: Promises,
@@ -82,7 +81,6 @@ impl Servers {
         counts.into_iter().reduce(|sum, count| Some(sum? + count?))?
     }
 
-    /// Stops them and removes their files.
     pub(crate) async fn stop(self) -> Result<()> {
         for server in self.members {
             server.remove().await.context("a server cannot be removed")?;

@@ -18,8 +18,8 @@ pub const STORE: ClusterId = ClusterId(0x0073_746f_7265);
 /// The pause before another attempt to open a tenure.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Increments the fence of an item, and returns it. Leaves a fence of another cluster as it is: that fence then refuses the
-/// batches.
+/// Increments the fence of an item, and returns it. It leaves the fence of another cluster unchanged, and that fence then
+/// refuses the batches.
 ///
 /// KEYS: the fence. ARGV: the cluster in hexadecimal.
 const OPEN_TENURE: &str = "#!lua
@@ -46,7 +46,7 @@ pub struct StoreTokens {
 }
 
 impl StoreTokens {
-    /// The token of a tenure that begins now. Asks until the store answers.
+    /// The token of a tenure that begins now. It asks the store until the store answers.
     async fn open(&self, claim: &Claim) -> Token {
         let item = claim.name.strip_prefix(&*self.lock_name).unwrap_or_default();
         let item = item.trim_start_matches(':').parse().unwrap_or(Item::DEFAULT);

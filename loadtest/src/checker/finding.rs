@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 pub struct Finding {
     /// A stable name, such as `oversold`.
     pub kind: String,
-    /// The violated invariant, `I1` to `I6`; null if the run proves nothing for another reason.
+    /// The violated invariant, `I1` to `I6`. Null if none is violated, but the run proves nothing.
     pub invariant: Option<String>,
     /// How often it was found.
     pub count: u64,
-    /// The first one.
+    /// The first example.
     pub example: String,
-    /// The same in words.
+    /// The finding in words.
     pub text: String,
 }
 
-/// The findings so far: how often each, and the first example.
+/// The findings so far: the number of times, and the first example of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found(BTreeMap<Kind, (u64, String)>);
 
-/// Defines the kinds, each with the violated invariant, and with what is wrong with an order, where orders are counted.
-/// Without an invariant, the run proves nothing for another reason.
+/// Defines the kinds, each with the violated invariant, and, where orders are counted, with what is wrong with each of them. A
+/// kind without an invariant means that the run proves nothing.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $invariant:literal $of:literal,)*) => {
         /// The kinds of findings; the most important ones come first.
@@ -54,27 +54,27 @@ kinds! {
     Duplicates "I2" "more than once in the ledger",
     /// Orders were acknowledged and are not recorded.
     Lost "I2" "acknowledged and not in the ledger",
-    /// Units came back that had come back or were sold, or an order was confirmed twice.
+    /// Units came back twice, or units of a confirmed hold came back, or an order was confirmed twice.
     EndedTwice "I2" "ended more than once in the ledger",
-    /// Units came back that were not taken.
+    /// Units came back that were never taken.
     NotHeld "I1" "ended without a hold",
-    /// Units came back of an order that was not final.
+    /// An order was returned that was not final.
     NotConfirmed "I1" "returned, and was not confirmed",
-    /// An entry has other units than the order.
+    /// An entry has another quantity than the order.
     WrongQuantity "I1" "in the ledger with other units",
     /// A buyer was told that an order is confirmed, cancelled, expired or returned, and the ledger says otherwise.
     ChangeLost "I2" "told otherwise than the ledger has it",
     /// An instance no longer has the sale.
     Gone "I2" "",
-    /// Orders are recorded whose buyers were refused, or that were not sent.
+    /// The ledger has orders whose buyers were refused, or that were not sent.
     Untold "I3" "in the ledger without an answer to a buyer",
-    /// Orders of other clients are recorded, and none are allowed.
+    /// The ledger has orders of other clients, although `--alone` allows none.
     Strangers "I3" "in the ledger, and this run must be alone",
     /// An instance wrote with an older token after a newer one: two held the lock.
     TokenWentDown "I4" "",
     /// Two instances wrote under one token: both held the lock.
     TokenShared "I4" "written under another instance's token",
-    /// Orders were accepted without a token, where each must have one.
+    /// Orders were accepted without a token, although each must have one.
     WithoutToken "I4" "accepted without a token",
     /// Units appeared or vanished.
     Unbalanced "I1" "",
@@ -82,27 +82,27 @@ kinds! {
     LedgerDoesNotAddUp "I1" "",
     /// An answer differs from the ledger.
     Misreported "I2" "answered otherwise than the ledger has it",
-    /// An order that was sent again after its answer got another one.
+    /// An order was sent again after its answer, and got another answer.
     AnsweredAnew "I2" "sent again, and answered otherwise",
-    /// Buyers were refused although enough units were left for them.
+    /// Buyers were told that the item is sold out, although enough units were left or held.
     SoldOutTooEarly "I6" "told sold out, while enough was left or held",
-    /// Buyers were told that all units are held, although enough units were left for them, or not enough were held.
+    /// Buyers were told that all units are held, although enough were left, or too few were held.
     NotAllHeld "I6" "told that all is held, while that was not so",
-    /// The ledger has an order before another one that was answered before it was sent.
+    /// The ledger has an order behind one that was sent only after its answer.
     OutOfOrder "I6" "behind an order sent after its answer",
     /// A hold ended too early, or was confirmed after its end.
     HoldNotKept "I6" "not held as long as it must",
     /// A user has more units than allowed.
     OverLimit "I1" "accepted beyond the limit of its user",
-    /// Buyers were refused as if they had enough.
+    /// Buyers were refused for their limit, although they had room.
     LimitedTooEarly "I6" "refused while its user had room",
-    /// Orders were sent, and for too long none was decided.
+    /// While orders were sent, none was decided for too long.
     Paused "I5" "",
     /// Holds did not end.
     StillHeld "I5" "held after the end",
-    /// An order was tried for too long.
+    /// An order was tried for too long before it was settled.
     SlowOrder "I5" "tried for longer than allowed",
-    /// The instances disagree.
+    /// The instances report different states.
     StatesDiffer "" "",
     /// Orders were answered with an error.
     Failed "" "",
@@ -110,9 +110,9 @@ kinds! {
     Unanswered "" "",
     /// Orders that were due were not sent.
     NotSent "" "",
-    /// An answer that was repeated is not marked so, or one that was not is.
+    /// An answer is marked as repeated and is not, or the other way round.
     Mismarked "" "answered with a wrong Idempotency-Replayed",
-    /// The service has neither ledger nor tokens, and need not be judged by the sums alone.
+    /// The service has neither ledger nor tokens, and the flags do not allow that.
     NoLedger "" "",
     /// Without a ledger: the stock does not fit the answers.
     Unaccounted "I1" "",
@@ -123,7 +123,7 @@ impl Found {
         self.0.entry(kind).or_insert_with(|| (0, example.into())).0 += 1;
     }
 
-    /// The most important first.
+    /// The findings, the most important first.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let finding = |(kind, (count, example)): (&Kind, &(u64, String))| {
             let (invariant, of) = kind.row();
@@ -141,20 +141,20 @@ impl Found {
 }
 
 impl Finding {
-    /// One of a caller's own, under a name that is no kind of the load test.
+    /// A finding of the caller, under a name that is no [`Kind`].
     pub fn new(name: &str, text: impl Into<String>) -> Self {
         let (name, text) = (name.to_owned(), text.into());
         let (invariant, example) = (Some(name.clone()), text.clone());
         Self { kind: name, invariant, count: 1, example, text }
     }
 
-    /// The invariant, or else the kind.
+    /// The violated invariant; without one, the kind.
     pub fn name(&self) -> &str {
         self.invariant.as_deref().unwrap_or(&self.kind)
     }
 }
 
-/// With the invariant.
+/// The invariant, and the finding in words.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let invariant = self.invariant.iter().try_for_each(|name| write!(f, "{name} "));
@@ -162,7 +162,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The name in the JSON report.
+/// The name as in the JSON report.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)

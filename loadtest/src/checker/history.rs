@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::order::{Acknowledgement, Event, FinalOutcome, Order};
 use crate::record::Setup;
 
-/// The ends of longer holds are not waited for.
+/// The longest hold whose end the run waits for.
 const LONGEST_HOLD_AWAITED: Duration = Duration::from_mins(1);
 
 /// The state of the item, from `GET /stock`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StockState {
-    /// Units not yet sold.
+    /// Units left.
     pub stock: i64,
     /// Units sold.
     pub lucky: i64,
@@ -22,15 +22,15 @@ pub struct StockState {
     pub initial: i64,
     /// Accepted orders.
     pub orders: u64,
-    /// Entries of the ledger, if there are others than orders.
+    /// Entries of the ledger, if it has other entries than orders.
     pub entries: Option<u64>,
-    /// Orders whose hold is open.
+    /// Open holds.
     pub held: Option<u64>,
-    /// The units of `lucky`.
+    /// What the units of `lucky` are.
     pub units: Option<Units>,
-    /// The most units of an order.
+    /// The most units of one order.
     pub per_order: Option<u64>,
-    /// The most units of a user.
+    /// The most units of one user.
     pub per_user: Option<u64>,
     /// How long an order holds its units.
     pub hold_seconds: Option<u64>,
@@ -38,10 +38,10 @@ pub struct StockState {
     pub sale: Option<u64>,
 }
 
-/// The units that are not on sale; of a service that does not know a number, it is null.
+/// Units that are not on sale. A number is null if the service does not know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Units {
-    /// Units whose hold is open.
+    /// Units of open holds.
     pub held: Option<u64>,
     /// Units that are sold.
     pub confirmed: Option<u64>,
@@ -50,7 +50,7 @@ pub struct Units {
 /// An accepted order or what became of it, from `GET /orders`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// Its place, from 1.
+    /// The entry's place in the ledger, from 1.
     pub position: u64,
     /// What happened.
     #[serde(default)]
@@ -64,9 +64,9 @@ pub struct LedgerEntry {
     pub quantity: u64,
     /// The stock that was left after it.
     pub remaining: i64,
-    /// The instance that took it from its buyer, if known.
+    /// The instance that took the request from its buyer, if known.
     pub instance: Option<String>,
-    /// The instance that held the lock and wrote it, if that is another one.
+    /// The instance that held the lock and wrote the entry, if that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The token under which it was accepted.
@@ -76,15 +76,15 @@ pub struct LedgerEntry {
 /// A run, and the state after it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What was asked for.
+    /// The flags, and the state before.
     pub(crate) setup: Setup,
-    /// Whether the run was ended before its time: nothing proves it right then.
+    /// Whether the run was stopped early. Then nothing can prove it right.
     pub(crate) interrupted: bool,
-    /// By number.
+    /// The orders, by number.
     pub(crate) orders: Vec<Order>,
-    /// The ledger behind that of before.
+    /// The entries that the ledger gained.
     pub(crate) ledger: Vec<LedgerEntry>,
-    /// The state after the last answer, by URL, of each instance that still answers.
+    /// The state after the last answer, as each instance that still answers reports it, with its URL.
     pub(crate) after: Vec<(String, StockState)>,
     /// The URLs of the instances that no longer have the sale.
     pub(crate) gone: Vec<String>,
@@ -107,15 +107,15 @@ pub struct Tally {
     pub held_out: u64,
     /// Orders that were refused because their user had enough.
     pub limited: u64,
-    /// Orders whose hold had ended before the answer.
+    /// Orders whose hold had ended before the answer came.
     pub over: u64,
     /// Orders without a definite answer.
     pub unknown: u64,
     /// Orders that were answered with an error.
     pub failed: u64,
-    /// Of `unknown`: orders whose client went away for good, on purpose.
+    /// Orders in `unknown` whose client went away for good, on purpose.
     pub abandoned: u64,
-    /// Orders with an attempt of unknown effect that a retry decided.
+    /// Orders of which an attempt had no answer, and a retry was answered.
     pub resolved: u64,
     /// How often orders were sent, retries included.
     pub attempts: u64,
@@ -125,14 +125,14 @@ pub struct Tally {
     pub answers_by_status: BTreeMap<String, u64>,
     /// Failed orders, confirmations and cancellations by status and problem type.
     pub failures: BTreeMap<String, u64>,
-    /// What buyers asked for later, with the answer.
+    /// The buyers' later requests, with their answers.
     pub changes: BTreeMap<String, u64>,
-    /// Of those: without a definite answer, though the client stayed.
+    /// Requests in `changes` without a definite answer, though the client stayed.
     pub unknown_changes: u64,
 }
 
 impl LedgerEntry {
-    /// The instance that wrote it, if known.
+    /// The instance that wrote the entry, if known.
     pub(crate) fn writer(&self) -> Option<&str> {
         self.holder.as_deref().or(self.instance.as_deref())
     }
@@ -151,14 +151,14 @@ impl History {
         &self.setup.before
     }
 
-    /// The number of the order with this id; `None` if it is not of this run.
+    /// The number of the order with this id; `None` if the id is not one of this run.
     pub(crate) fn number(&self, order: &str) -> Option<usize> {
         let number = order.strip_prefix(&self.setup.run)?.strip_prefix('-')?.parse().ok()?;
-        // `7` and `007` are two orders
+        // `7` and `007` are two ids
         (self.setup.id(number) == order).then_some(number)
     }
 
-    /// The number of the order of this entry, if order and user are of this run.
+    /// The number of the order of this entry, if order and user belong to this run.
     pub(crate) fn own(&self, entry: &LedgerEntry) -> Option<usize> {
         self.number(&entry.order).filter(|number| entry.user == self.setup.user(*number))
     }
@@ -169,17 +169,16 @@ impl History {
         hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED && !self.interrupted)
     }
 
-    /// Whether orders must have a token: by flag, or since an answer has one.
+    /// Whether orders must have a token: by flag, or because an answer has one.
     pub(crate) fn is_guarded(&self) -> bool {
         self.setup.plan.tokens || self.answers().any(|answer| answer.token.is_some())
     }
 
-    /// The answers to all accepted orders.
     pub(crate) fn answers(&self) -> impl Iterator<Item = &Acknowledgement> {
         self.orders.iter().filter_map(Order::answer)
     }
 
-    /// How often the ledger goes from one token to the next.
+    /// How many times the token changes from one entry to the next.
     pub(crate) fn handovers(&self) -> usize {
         let is_handover = |pair: &&[LedgerEntry]| pair[0].token != pair[1].token;
         self.ledger.windows(2).filter(is_handover).count()
@@ -187,7 +186,7 @@ impl History {
 }
 
 impl Tally {
-    /// Counts these orders, of so many units each.
+    /// Counts these orders, of `quantity` units each.
     pub(crate) fn of<'a>(orders: impl IntoIterator<Item = &'a Order>, quantity: u64) -> Self {
         let mut tally = Self::default();
         let add = |counts: &mut BTreeMap<String, u64>, key| *counts.entry(key).or_default() += 1;
@@ -225,7 +224,7 @@ impl Tally {
     }
 }
 
-/// The number of things in memory.
+/// A count of things in memory.
 pub(crate) fn u64_from(n: usize) -> u64 {
     u64::try_from(n).expect("a count of things in memory fits 64 bits")
 }

@@ -5,18 +5,18 @@
 //!
 //! | | invariant |
 //! |---|---|
-//! | I1 | at every moment no more units are held or sold than there were, or than a user or an order may have; only units that were taken come back; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
-//! | I2 | every acknowledged order is in the ledger exactly once, as it was acknowledged, and so is what its buyer was told of it: confirmed, cancelled or expired; sent again, it gets the same answer, or after its end that of its end; no order of others is there twice, and no hold ends twice |
-//! | I3 | every order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, there are no orders of others |
-//! | I4 | the tokens in the ledger never go down, and under each only one instance wrote; where an answer has one, or with `--tokens`, each entry has one |
-//! | I5 | the sale goes on: no pause, order or change of an order lasts longer than allowed; every hold of at most a minute ends |
-//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; *sold out* (too few units were left, even with those that are held), *all held* (too few, and enough with them) and *limit reached* were true at some moment while the attempt was under way that was told so; no hold ends before its time or before its buyer asked for it, and none is confirmed after its time |
+//! | I1 | at every moment, no more units are held or sold than there were, or than a user or an order may have; only units that were taken come back; stock + lucky = initial; the ledger adds up, and its counts are those of the sale |
+//! | I2 | the ledger has each acknowledged order exactly once, as it was acknowledged, and each confirmation, cancellation and end that a buyer was told of; an order that is sent again gets its first answer, or after its end the answer that tells its end; the ledger has no other client's order twice, and ends no hold twice |
+//! | I3 | each order, confirmation and cancellation in the ledger was acknowledged, or its buyer got no answer; with `--alone`, the ledger has no orders of other clients |
+//! | I4 | the tokens in the ledger never go down, and one instance alone wrote under each; if an answer has a token, or with `--tokens`, each entry has one |
+//! | I5 | the sale goes on: no pause, and no order or change of an order, lasts longer than allowed; every hold of at most a minute ends |
+//! | I6 | if A was answered before B was first sent, A stands before B in the ledger; each refusal was true at some moment while the refused attempt was under way: *sold out* (too few units were left, even with the held ones), *all held* (too few, but enough with the held ones), *limit reached*; no hold ends before its time or before its buyer asked for it, and none is confirmed after its time |
 //!
-//! A run can fail for other reasons as well, such as answers that are neither yes nor no: then it
-//! proves little, but violates nothing.
+//! A run can also fail for other reasons, such as answers that are neither yes nor no. Then it violates nothing, but proves
+//! little.
 //!
-//! An order that was refused is not in the ledger. In a sale that can gain units (one with holds) it may be, if an earlier
-//! attempt had no answer: that one may arrive after the refusal. Its buyer cancels it, and need not be told of more.
+//! An order that was refused is not in the ledger, with one exception: in a sale that can gain units (one with holds), an
+//! earlier attempt without an answer may arrive after the refusal. Then the buyer cancels the order, and need not be told more.
 //!
 //! # Layout
 //! - [`history`], [`order`]: what was recorded.

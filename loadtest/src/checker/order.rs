@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 /// Why an attempt is unsettled if its client closed the connection on purpose.
 const WENT_AWAY: &str = "client went away";
 
-/// The type of the problem that says that all units are held.
+/// The problem type of a refusal because all units are held.
 pub(crate) const ALL_HELD: &str = "all-held";
 
-/// What an entry of the ledger says of an order.
+/// What happened to an order, as the ledger records it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It was accepted.
+    /// The order was accepted.
     #[default]
     Reserved,
-    /// It became final.
+    /// The order became final.
     Confirmed,
-    /// Its units came back, since its buyer said so.
+    /// Its units came back because its buyer cancelled it.
     Cancelled,
-    /// Its units came back, since its hold had ended.
+    /// Its units came back because its hold ended.
     Expired,
     /// It was final, and its units came back.
     Returned,
 }
 
-/// One order of a run; by default one that was not sent.
+/// One order of a run. The default is an order that was not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     pub(crate) outcome: FinalOutcome,
@@ -39,31 +39,31 @@ pub struct Order {
     pub(crate) in_doubt: bool,
     /// Whether its buyer went away for good, on purpose.
     pub(crate) abandoned: bool,
-    /// How often it was sent; 0 if all buyers had given up before.
+    /// How many times the order was sent; 0 if all buyers had given up before its turn.
     pub(crate) attempts: u32,
-    /// Why attempts settled nothing, of each that was to be retried.
+    /// Why attempts settled nothing, for each attempt that was to be retried.
     pub(crate) unsettled: Vec<String>,
-    /// Where it was first sent to, and last: indexes into the URLs.
+    /// The instances it was first and last sent to, as indexes into the URLs.
     pub places: (usize, usize),
     /// When it was first sent, in microseconds since the run's start.
     pub sent: u64,
     /// When it was last sent, in microseconds since the run's start.
     pub(crate) last_sent: u64,
-    /// The attempts that were told that all units are held.
+    /// The attempts that were refused because all units were held.
     pub(crate) held: Vec<Held>,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
-    /// What its buyer asked for then, one after the other: to have it confirmed, cancelled or returned, or to be told again that it is
-    /// reserved. These have no changes.
+    /// The buyer's later requests for the order, one after the other: to confirm, cancel or return it, or (`Reserved`) to get
+    /// its answer again. These have no further changes.
     pub(crate) changes: Vec<(Event, Order)>,
 }
 
-/// An attempt that was told that all units are held, in microseconds since the run's start.
+/// An attempt that was refused because all units were held. Times are microseconds since the run's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) sent: u64,
     pub(crate) ended: u64,
-    /// When its buyer tried again.
+    /// When the buyer tried again.
     pub(crate) again: Option<u64>,
 }
 
@@ -71,17 +71,17 @@ pub(crate) struct Held {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FinalOutcome {
     Acknowledged(Acknowledgement),
-    /// Too few units were left, even with those that are held.
+    /// Refused: too few units were left, even with those that are held.
     SoldOut,
-    /// Its buyer gave up while all units were held.
+    /// The buyer gave up while all units were held.
     HeldOut,
-    /// Its user has as many units as one may have.
+    /// Refused: the user has as many units as allowed.
     LimitReached,
-    /// It was accepted, and this happened to it before the answer, which tells it.
+    /// The order was accepted, but had ended in this way before the answer, which says so.
     Over(Event),
-    /// No such order was accepted so far, so that nothing can become of it.
+    /// No such order was accepted so far, so nothing can be changed.
     UnknownOrder,
-    /// No definite answer.
+    /// There was no definite answer.
     #[default]
     Unknown,
     /// Any other answer, such as `500 internal`: the status and the problem's type.
@@ -91,15 +91,15 @@ pub(crate) enum FinalOutcome {
 /// The answer to an accepted order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledgement {
-    /// The stock that was left after it.
+    /// The stock after the order.
     pub remaining: i64,
-    /// The instance that accepted it.
+    /// The instance that accepted the order.
     pub instance: String,
-    /// The token under which it was accepted; `None` if nothing guarded it.
+    /// The token under which the order was accepted; `None` if no lock guarded it.
     pub token: Option<i64>,
     /// Its place in the ledger, if known.
     pub position: Option<u64>,
-    /// Whether it is marked as an answer that was given before.
+    /// Whether the answer is marked as repeated.
     pub replayed: bool,
 }
 
@@ -108,12 +108,12 @@ pub struct Acknowledgement {
 pub struct Outcome {
     /// The HTTP status, if there was an answer.
     pub status: Option<u16>,
-    /// What it did.
+    /// The effect of the attempt.
     #[serde(flatten)]
     pub effect: Effect,
 }
 
-/// What an attempt did to the stock, as far as the client knows.
+/// The effect of an attempt on the stock, as far as the client knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Effect {
@@ -121,7 +121,7 @@ pub enum Effect {
     Ok(Acknowledgement),
     /// The attempt took nothing, for certain.
     Failed(Failure),
-    /// Anything else.
+    /// Anything else: the attempt may have taken units.
     Unknown(Failure),
 }
 
@@ -136,7 +136,7 @@ pub struct Failure {
 }
 
 impl Event {
-    /// What is asked for to have it: the last part of the path, but of an order that is sent again.
+    /// The last part of the request's path that leads to this event; `again` for an order that is sent again.
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Self::Reserved => "again",
@@ -146,7 +146,7 @@ impl Event {
         }
     }
 
-    /// How an entry of so many units changes the stock.
+    /// How an entry with this event and quantity changes the stock.
     pub(crate) fn to_stock(self, quantity: u64) -> i64 {
         let quantity = i64::try_from(quantity).unwrap_or(i64::MAX);
         match self {
@@ -158,7 +158,7 @@ impl Event {
 }
 
 impl FinalOutcome {
-    /// The answer to the question for this event, in a word.
+    /// The answer to a request for this event, in a word.
     pub(crate) fn word(&self, event: Event) -> String {
         match self {
             Self::Acknowledged(_) => format!("{event:?}").to_lowercase(),
@@ -174,7 +174,7 @@ impl FinalOutcome {
 }
 
 impl Outcome {
-    /// The outcome of an attempt whose client closed the connection before there was an answer.
+    /// The outcome of an attempt whose client closed the connection before the answer.
     pub fn went_away() -> Self {
         let failure = Failure { why: WENT_AWAY.into(), is_final: false };
         Self { status: None, effect: Effect::Unknown(failure) }
@@ -182,8 +182,7 @@ impl Outcome {
 }
 
 impl Order {
-    /// Adds an attempt at the instance `to`, which lasted from `sent` to `ended`. The attempts of an order
-    /// follow each other.
+    /// Adds an attempt at the instance `to`, which lasted from `sent` to `ended`. The attempts of an order follow one another.
     pub fn add(&mut self, to: usize, sent: u64, ended: u64, outcome: Outcome) {
         if self.attempts == 0 {
             (self.places.0, self.sent) = (to, sent);
@@ -229,7 +228,6 @@ impl Order {
         }
     }
 
-    /// The acknowledgement.
     pub(crate) fn answer(&self) -> Option<&Acknowledgement> {
         match &self.outcome {
             FinalOutcome::Acknowledged(answer) => Some(answer),
@@ -237,7 +235,7 @@ impl Order {
         }
     }
 
-    /// If it was accepted: the stock that was left after it, and the token under which it was accepted.
+    /// If the order was accepted: the stock after it, and the token under which it was accepted.
     pub fn sold(&self) -> Option<(i64, Option<i64>)> {
         self.answer().map(|answer| (answer.remaining, answer.token))
     }
@@ -247,28 +245,27 @@ impl Order {
         self.outcome == FinalOutcome::SoldOut
     }
 
-    /// When its buyer got the acknowledgement.
+    /// When the buyer got the acknowledgement.
     pub(crate) fn acknowledged(&self) -> Option<u64> {
         self.answer().map(|_| self.ended)
     }
 
-    /// Whether its buyer was told that it was accepted, or what became of it.
+    /// Whether the buyer was told that the order was accepted, or how it ended.
     pub(crate) fn is_accepted(&self) -> bool {
         self.answer().is_some() || self.told().next().is_some()
     }
 
-    /// Whether it was refused for what was left.
+    /// Whether the order was refused: too few units were left, or its user had enough.
     pub(crate) fn is_refused(&self) -> bool {
         use FinalOutcome::{HeldOut, LimitReached, SoldOut};
         matches!(self.outcome, SoldOut | HeldOut | LimitReached)
     }
 
-    /// Whether it was accepted or refused.
     pub(crate) fn is_decided(&self) -> bool {
         self.is_refused() || self.is_accepted()
     }
 
-    /// What its buyer was told to have happened to it, and when.
+    /// The events that the buyer was told of, and when.
     pub(crate) fn told(&self) -> impl Iterator<Item = (Event, u64)> {
         self.questions().filter_map(|(event, asked)| match asked.outcome {
             FinalOutcome::Acknowledged(_) if event != Event::Reserved => Some((event, asked.ended)),
@@ -277,17 +274,17 @@ impl Order {
         })
     }
 
-    /// The order, and what its buyer asked for then.
+    /// The order itself, and the buyer's later requests for it.
     pub(crate) fn questions(&self) -> impl Iterator<Item = (Event, &Self)> {
         iter::once((Event::Reserved, self)).chain(self.asked())
     }
 
-    /// What its buyer asked for then.
+    /// The buyer's later requests for the order.
     pub(crate) fn asked(&self) -> impl Iterator<Item = (Event, &Self)> + Clone {
         self.changes.iter().map(|(event, asked)| (*event, asked))
     }
 
-    /// The latest question of this kind if it is open, or else a new one.
+    /// The latest request of this kind if it is still open, else a new one.
     pub fn change(&mut self, event: Event) -> &mut Self {
         if self.changes.last().is_none_or(|(last, asked)| *last != event || !asked.is_open()) {
             self.changes.push((event, Self::default()));
@@ -296,42 +293,42 @@ impl Order {
         &mut self.changes[last].1
     }
 
-    /// How long it was tried: from its first sending to the end of its last attempt, without the time in which its buyer waited
-    /// for units that were held. It includes the time in which its buyer was away on purpose.
+    /// How long the order was tried: from its first sending to the end of its last attempt. The time in which its buyer waited
+    /// for held units does not count; the time in which the client was away on purpose does.
     pub(crate) fn length(&self) -> Duration {
         Duration::from_micros(self.ended.saturating_sub(self.sent).saturating_sub(self.waited()))
     }
 
-    /// How long its buyer waited for units that were held, in microseconds.
+    /// How long the buyer waited for held units, in microseconds.
     pub(crate) fn waited(&self) -> u64 {
         let waits = self.held.iter().filter_map(|it| Some(it.again?.saturating_sub(it.ended)));
         waits.sum()
     }
 
-    /// When it was first sent by an attempt that can have made its entry.
+    /// When the first attempt was sent that may have made its entry.
     pub(crate) fn accepted_from(&self) -> u64 {
         let latest = self.held.last().filter(|_| !self.in_doubt);
         latest.and_then(|held| held.again).unwrap_or(self.sent)
     }
 
-    /// How often anything was sent.
+    /// How many times the order, and the later requests for it, were sent.
     pub(crate) fn all_attempts(&self) -> u64 {
         self.questions().map(|(_, asked)| u64::from(asked.attempts)).sum()
     }
 
-    /// Whether it has a definite answer.
+    /// Whether the order has a definite answer.
     pub(crate) fn is_settled(&self) -> bool {
         self.outcome != FinalOutcome::Unknown
     }
 
-    /// Whether it may be tried again.
+    /// Whether the order may be tried again.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.outcome, FinalOutcome::Unknown | FinalOutcome::HeldOut)
     }
 
-    /// Whether it must not be in the ledger: by its answers, no attempt can have taken anything. Unless the sale `can_gain`
-    /// units, a refusal speaks for all attempts, as an accepted order gets its first answer again. In a sale that can, an
-    /// attempt without an answer may arrive after the refusal.
+    /// Whether the order must not be in the ledger, because by its answers no attempt can have taken anything. Unless the sale
+    /// `can_gain` units, a refusal covers all attempts: an accepted order would have got its first answer again. If the sale
+    /// can gain units, an attempt without an answer may arrive after the refusal.
     pub(crate) fn must_not_stand(&self, can_gain: bool) -> bool {
         !self.is_accepted() && !(self.in_doubt && (can_gain || !self.is_refused()))
     }

@@ -1,9 +1,8 @@
 //! I5: pauses.
 //!
-//! A pause is of the sale as a whole: it begins while an order waits at any instance, and any decision ends
-//! it. It includes the time in which all orders wait for an instance that does not answer, which
-//! `--attempt-timeout` bounds. It does not show one order that hangs while others are answered: the slowest
-//! order does.
+//! A pause belongs to the sale as a whole: it begins while an order waits at any instance, and any decision ends it. It
+//! includes the time in which all orders wait for a silent instance, which `--attempt-timeout` bounds. One order that hangs
+//! while others are answered shows as the slowest order, not as a pause.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ impl Pause {
     }
 }
 
-/// What happens to an order. Events of one time are sorted in this order.
+/// The events of an order. Events at the same time are sorted as listed here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Sent,
@@ -30,11 +29,11 @@ enum Event {
     Decided,
 }
 
-/// The longest time in which orders were tried and none was decided; the first one of several. (Sold out is a
-/// decision, and so is an answer that all is held, until its buyer tries again. A change of an order counts as an order.)
+/// The longest time in which orders were tried and none was decided; of equal ones the first. *Sold out* is a decision. *All
+/// held* is one until the buyer tries again. A later request for an order counts as an order.
 ///
-/// It begins with a decision while other orders wait, or else with the first order after it. It ends with the next
-/// decision, or with the last order. Orders that fail do not end it.
+/// A pause begins with a decision while other orders wait, or else with the next order. It ends with the next decision, or with
+/// the last order. An order that fails does not end it.
 pub(crate) fn longest(orders: &[Order]) -> Pause {
     let questions = orders.iter().flat_map(Order::questions).map(|(_, asked)| asked);
     let mut events: Vec<_> = questions

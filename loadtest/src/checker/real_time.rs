@@ -1,8 +1,7 @@
 //! I6: the ledger agrees with the clients' clock.
 //!
-//! All times are of one clock, that of the load test. An entry takes effect at one moment between its
-//! first sending and its answer, and the ledger is said to be the order of those moments. A hold ends by Redis'
-//! clock, which is compared with some tolerance.
+//! All times come from the load test's clock. An entry takes effect at one moment between its first sending and its answer, and
+//! the ledger must have the order of those moments. Holds end by Redis' clock, which is compared with some tolerance.
 
 use std::collections::HashMap;
 
@@ -11,10 +10,11 @@ use super::history::{History, LedgerEntry, StockState};
 use super::model::Sale;
 use super::order::{Event, FinalOutcome, Held, Order};
 
-/// By how much the clocks may differ: this part of a hold.
+/// By how much the clocks may differ: a hold's length divided by this.
 const CLOCK_TOLERANCE: u64 = 50;
 
-/// The earliest and the latest time, in microseconds, at which an entry took effect. Of other buyers' entries it is unknown.
+/// The earliest and the latest time, in microseconds, at which an entry took effect. Both are unknown for other buyers'
+/// entries.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: u64,
@@ -26,7 +26,7 @@ struct Span {
 struct Times {
     /// The earliest beginning of the present one.
     since: Option<u64>,
-    /// The earliest beginnings and the latest ends of the earlier ones, in order.
+    /// The earlier times, in order, each from its earliest beginning to its latest end.
     past: Vec<Span>,
 }
 
@@ -35,7 +35,7 @@ impl Times {
         Self { since: is_so.then_some(0), past: Vec::new() }
     }
 
-    /// So it is after an entry, which comes not before `from` and not after `to`.
+    /// The condition is (or is not) true after an entry that took effect between `from` and `to`.
     fn set(&mut self, is_so: bool, Span { from, to }: Span) {
         if is_so {
             self.since.get_or_insert(from);
@@ -44,7 +44,7 @@ impl Times {
         }
     }
 
-    /// Whether it may have been so at a moment of this time.
+    /// Whether the condition may have been true at some moment from `sent` to `ended`.
     fn meet(&self, sent: u64, ended: u64) -> bool {
         let next = self.past.partition_point(|past| past.to < sent);
         let from = self.past.get(next).map(|past| past.from).or(self.since);
@@ -52,7 +52,7 @@ impl Times {
     }
 }
 
-/// When the entries took effect, and when buyers could be refused.
+/// When the entries took effect, and at which times refusals were true.
 #[derive(Debug)]
 pub(super) struct Clock<'h> {
     history: &'h History,
@@ -65,11 +65,11 @@ pub(super) struct Clock<'h> {
 }
 
 impl<'h> Clock<'h> {
-    /// Finds what in the order of the entries contradicts the times.
+    /// Finds entries whose order contradicts the times.
     pub(super) fn of(history: &'h History, found: &mut Found) -> Self {
         let mut bounds = spans(history);
         hold_not_kept(history, &bounds, found);
-        // the entry so far that was sent last
+        // the latest sending of any entry so far
         let mut latest = 0;
         for place in 1..bounds.len() {
             let (Span { from, to }, sent) = (bounds[place], bounds[latest].from);
@@ -91,7 +91,7 @@ impl<'h> Clock<'h> {
         Self { history, bounds, sold_out, all_held, of_users: HashMap::new() }
     }
 
-    /// Notes what is left after the entry at this place.
+    /// Records the state after the entry at this place.
     pub(super) fn note(&mut self, place: usize, entry: &'h LedgerEntry, sale: &Sale) {
         let (bounds, quantity) = (self.bounds[place], self.history.setup.plan.quantity);
         let [is_sold_out, is_all_held] = sale.is_short_of(quantity);
@@ -135,8 +135,8 @@ impl<'h> Clock<'h> {
         }
     }
 
-    /// Finds answers to questions that were sent after an entry, and that tell what was so before it. Orders whose attempts
-    /// all had an answer must not stand in any case where they were refused.
+    /// Finds requests that were sent after an entry, and whose answers ignore the entry. An order whose attempts all had an
+    /// answer must not be in the ledger if it was refused.
     pub(super) fn check_retries(&self, found: &mut Found) {
         for (entry, bounds) in self.history.ledger.iter().zip(&self.bounds) {
             let Some((_, order)) = order(self.history, entry) else { continue };
@@ -177,7 +177,7 @@ impl<'h> Clock<'h> {
     }
 }
 
-/// A question in a finding.
+/// A request in a finding's text.
 fn told(id: &str, sent: u64, ended: u64) -> String {
     format!("{id}, sent at {} and answered at {}", at(sent), at(ended))
 }
@@ -187,14 +187,14 @@ fn new_user(history: &History) -> Times {
     Times::new(history.before().per_user.is_some_and(|most| history.setup.plan.quantity > most))
 }
 
-/// When each entry took effect, as far as this run's clients know.
+/// The time at which each entry took effect, as far as this run's clients know it.
 fn spans(history: &History) -> Vec<Span> {
     let mut seen = vec![[false; 3]; history.orders.len()];
     let hold = hold(history);
     let spans = history.ledger.iter().map(|entry| {
         let any = Span { from: 0, to: u64::MAX };
         let Some((number, order)) = order(history, entry) else { return any };
-        // an order that is there twice is reported elsewhere
+        // an order with two entries is reported elsewhere
         let kind = match entry.event {
             Event::Reserved => 0,
             Event::Confirmed | Event::Cancelled | Event::Expired => 1,
@@ -222,7 +222,7 @@ fn spans(history: &History) -> Vec<Span> {
     spans.collect()
 }
 
-/// The order of an entry, if it is one of this run's and was sent.
+/// The order of an entry, if it belongs to this run and was sent.
 fn order<'h>(history: &'h History, entry: &LedgerEntry) -> Option<(usize, &'h Order)> {
     let number = history.own(entry)?;
     let order = history.orders.get(number).filter(|order| order.attempts > 0)?;

@@ -17,7 +17,7 @@ use crate::tests::sale::Sale;
 
 const RUN: &str = "run";
 
-/// More than the times of a good history.
+/// Limits that a good history keeps.
 const LIMITS: Limits =
     Limits { longest_pause: Duration::from_secs(4), longest_order: Some(Duration::from_secs(5)) };
 
@@ -39,14 +39,14 @@ fn failed() -> FinalOutcome {
     FinalOutcome::Failed("500 internal".to_owned())
 }
 
-/// An order that was answered at once: all are sent at the beginning, and answered one by one.
+/// An order that was answered at once. All orders are sent at the beginning, and answered one after the other.
 fn order(number: usize, outcome: FinalOutcome) -> Order {
     let in_doubt = outcome == Unknown;
     let ended = 1000 + u64_from(number);
     Order { outcome, in_doubt, attempts: 1, ended, ..Order::default() }
 }
 
-/// Orders of so many units each, for so many users; 0 is none.
+/// A set-up with orders of this quantity, for this many users (0: no users).
 fn setup(before: StockState, quantity: u64, users: usize) -> Setup {
     let conduct = Conduct { users: Some(users), ..Conduct::default() };
     let plan = Plan { conduct, quantity, ..Plan::default() };
@@ -58,7 +58,7 @@ fn history(sale: Sale, setup: Setup, orders: Vec<Order>) -> History {
     History { setup, orders, ledger: sale.ledger, after, ..History::default() }
 }
 
-/// 500 orders of so many units each for 300 units: all as it should be.
+/// A good history: 500 orders of this quantity, for 300 units.
 fn history_of(quantity: u64) -> History {
     let mut sale = Sale::new(300, StockState { sale: Some(1), ..StockState::default() });
     let setup = setup(sale.before.clone(), quantity, 0);
@@ -73,7 +73,7 @@ fn set_after(history: &mut History, state: &StockState) {
     }
 }
 
-/// Puts numbers and sums of the ledger right.
+/// Corrects the numbers and sums of the ledger.
 fn renumber(history: &mut History) {
     let mut sale = Sale::new(history.before().initial, history.before().clone());
     for LedgerEntry { event, order, user, quantity, .. } in &history.ledger {
@@ -94,7 +94,7 @@ fn answer(history: &mut History, number: usize) -> &mut Acknowledgement {
     }
 }
 
-/// Puts the order `id` in the place of a buyer's, who is refused: all sums remain right.
+/// Replaces a buyer's entry by one of the order `id`. The buyer is refused, and all sums stay right.
 fn replace_entry(history: &mut History, number: usize, id: &str) {
     history.ledger[number].order = id.to_owned();
     set_outcome(history, number, SoldOut);
@@ -115,7 +115,7 @@ fn forget_tokens(history: &mut History) {
     }
 }
 
-/// Has two instances take the orders in turn, and these holders write them under one token.
+/// Two instances take the orders in turn, and these holders write them under one token.
 fn share(history: &mut History, holders: [Option<&str>; 2]) {
     for (number, entry) in history.ledger.iter_mut().enumerate() {
         let instance = ["8080", "8090"][number % 2].to_owned();
@@ -126,7 +126,7 @@ fn share(history: &mut History, holders: [Option<&str>; 2]) {
     }
 }
 
-/// Sends an order again, which gets its first answer again with this change.
+/// Sends an order again. It gets its first answer again, with this change.
 fn ask_again(history: &mut History, change: fn(&mut Acknowledgement)) {
     let mut again = Acknowledgement { replayed: true, ..answer(history, 7).clone() };
     change(&mut again);
@@ -134,7 +134,7 @@ fn ask_again(history: &mut History, change: fn(&mut Acknowledgement)) {
     history.orders[7].changes.push((Event::Reserved, asked));
 }
 
-/// Makes it a sale that keeps no ledger and is guarded all the same.
+/// Makes the sale one that keeps no ledger, although a lock guards it.
 fn keep_no_ledger(history: &mut History) {
     forget_tokens(history);
     history.setup.plan.without_ledger = true;
@@ -142,14 +142,14 @@ fn keep_no_ledger(history: &mut History) {
     set_after(history, &state(0, 300, 0));
 }
 
-/// The expected reasons, a part of the verdict or of the notes, and what is done to a good history. Without a reason it
+/// The expected kinds, a part of the verdict or of the notes, and the change of a good history. If no kind is expected, the run
 /// must pass.
 type Mutation = (&'static str, &'static str, fn(&mut History));
 
 const MUTATIONS: &[Mutation] = &[
     // I1
     ("oversold", "FAIL: I1 oversold: 301 units were sold in 301 orders, and", sell_one_more),
-    // those who were refused before that were refused rightly
+    // the buyers who were refused before that were refused rightly
     ("oversold", "1 too many", |it| {
         sell_one_more(it);
         (it.orders[300].sent, it.orders[300].ended) = (9000, 9500);
@@ -192,7 +192,7 @@ const MUTATIONS: &[Mutation] = &[
         (it.setup.plan.rate, it.setup.bound_seconds) = (Some(100.0), Some(7.0));
         it.setup.most_requests = 1000;
     }),
-    // order 415 would be due at the very end, though 50 times 8.3 is more than 415 in floating point
+    // order 415 is due exactly at the end, though in floating point 50 times 8.3 is more than 415
     ("", "PASS", |it| {
         it.orders.truncate(415);
         (it.setup.plan.rate, it.setup.bound_seconds) = (Some(50.0), Some(8.3));
@@ -206,7 +206,7 @@ const MUTATIONS: &[Mutation] = &[
         keep_no_ledger(it);
         set_outcome(it, 7, SoldOut);
     }),
-    // more than an order may have, and refused for a limit that is none
+    // more units than one order may have, and a refusal for a limit that does not exist
     ("over_limit", "42 orders were accepted beyond the limit of its user, such as run-0", |it| {
         *it = history_of(7);
         it.setup.before.per_order = Some(5);
@@ -226,7 +226,7 @@ const MUTATIONS: &[Mutation] = &[
         it.orders[7].changes[0].1.outcome = FinalOutcome::Over(Event::Expired);
     }),
     ("mismarked", "such as run-7", |it| ask_again(it, |again| again.replayed = false)),
-    // marked as repeated, where no earlier attempt can have been accepted, and where one can
+    // marked as repeated, once where no earlier attempt can have been accepted, and once where one can
     ("mismarked", "such as run-7", |it| answer(it, 7).replayed = true),
     ("", "PASS", |it| {
         answer(it, 7).replayed = true;
@@ -245,7 +245,7 @@ const MUTATIONS: &[Mutation] = &[
         it.ledger[17].order = "another-client".to_owned();
         set_after(it, &state(1, 299, 299));
     }),
-    // a ledger that was lost is not taken for one that was never kept
+    // a lost ledger differs from a ledger that was never kept
     ("lost ledger_does_not_add_up", "300 orders were acknowledged and", |it| it.ledger.clear()),
     ("lost ledger_does_not_add_up", "300 orders were acknowledged and", |it| {
         keep_no_ledger(it);
@@ -273,7 +273,7 @@ const MUTATIONS: &[Mutation] = &[
     ("untold", "such as run-9999", |it| replace_entry(it, 299, "run-9999")),
     ("untold", "such as run-0299", |it| replace_entry(it, 299, "run-0299")),
     ("untold", "such as run-299-again", |it| replace_entry(it, 299, "run-299-again")),
-    // of an order without an answer, more than it asked for
+    // an order without an answer took more than it asked for
     (
         "oversold wrong_quantity",
         "1 order was in the ledger with other units, such as run-299",
@@ -284,17 +284,17 @@ const MUTATIONS: &[Mutation] = &[
             set_after(it, &state(-1, 301, 300));
         },
     ),
-    // every attempt was refused; or one had no answer
+    // an order in the ledger whose attempts were all refused; the same with one attempt without an answer
     ("untold", "such as run-5", |it| it.orders[5] = Order { in_doubt: false, ..order(5, Unknown) }),
     ("", "and 1 of them are in the ledger", |it| set_outcome(it, 5, Unknown)),
     ("untold failed", "such as run-5", |it| set_outcome(it, 5, failed())),
     ("failed", "FAIL: failed: 1 order was answered with an error (1 x 500 internal)", |it| {
         it.orders[5] = Order { in_doubt: true, ..order(5, failed()) };
     }),
-    // sold out speaks for all attempts
+    // without holds, sold out covers all attempts
     ("untold", "such as run-5", |it| it.orders[5] = Order { in_doubt: true, ..order(5, SoldOut) }),
     ("", "other buyers took 1 unit in 1 order", |it| replace_entry(it, 299, "another-client")),
-    // other buyers do not hide an oversold sale
+    // other clients' orders do not hide an oversold sale
     ("oversold lost", "1 too many", |it| {
         replace_entry(it, 299, "another-client");
         set_outcome(it, 300, acknowledged(0, Some(129)));
@@ -314,7 +314,7 @@ const MUTATIONS: &[Mutation] = &[
         it.ledger[7].instance = Some("8090".to_owned());
         answer(it, 7).instance = "8090".to_owned();
     }),
-    // the orders of two instances under one token: each wrote its own, one of both wrote all, or others did
+    // the orders of two instances under one token: each writes its own; one of them writes all; others write them
     ("token_shared", "token shared: 150 orders were written under", |it| share(it, [None; 2])),
     ("", "PASS", |it| share(it, [None, Some("8080")])),
     ("", "PASS", |it| share(it, [Some("8100"); 2])),
@@ -355,7 +355,7 @@ const MUTATIONS: &[Mutation] = &[
     // I6
     ("", "PASS", |it| {
         it.orders.iter_mut().for_each(|order| order.ended += 10_000);
-        // answered while the one before it was under way
+        // it was answered while the one before it was under way
         it.orders[7].sent = 5000;
         it.orders[8].ended = 5000;
     }),
@@ -382,14 +382,14 @@ const MUTATIONS: &[Mutation] = &[
             set_after(it, &state(1, 299, 299));
         },
     ),
-    // without holds, an order that its buyer cannot take back is final
+    // without holds its buyer cannot take an order back, so it is final
     ("", "PASS", |it| {
         let kept = order(7, FinalOutcome::Over(Event::Confirmed));
         it.orders[7].changes.push((Event::Cancelled, kept));
     }),
-    // 6 units are left: too few for an order of 7
+    // 6 units are left, too few for an order of 7
     ("", "PASS: 294 of 300 units sold", |it| *it = history_of(7)),
-    // no proof
+    // the run proves nothing
     ("restarted ledger_does_not_add_up", "another sale was started during the run", |it| {
         set_after(it, &StockState { initial: 50, sale: None, ..state(50, 0, 300) });
     }),
@@ -399,7 +399,7 @@ const MUTATIONS: &[Mutation] = &[
     ("states_differ", "300 orders, but b tells stock 1, lucky 299, 299 orders", |it| {
         it.after[1].1 = state(1, 299, 299);
     }),
-    // one in a hundred
+    // one order in a hundred
     ("", "5 orders were not answered in the end, and 0 of them", |it| {
         (495..500).for_each(|number| set_outcome(it, number, Unknown));
     }),
@@ -413,7 +413,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
 ];
 
-/// Goal: each mutation of a good history is found for its own reasons, and harmless ones are not.
+/// Goal: each mutation of a good history is found for its own reasons, and each harmless one passes.
 #[test]
 fn mutations() {
     let good = Report::new(&history_of(1), LIMITS);
@@ -423,8 +423,8 @@ fn mutations() {
     assert_eq!(found.len(), 29, "each kind of failure without holds occurs: {found:?}");
 }
 
-/// Judges a good history with each damage. It must fail for the expected reasons alone, and in these words. Returns the
-/// kinds of all reasons.
+/// Judges a good history with each damage. The run must fail for the expected kinds alone, and in these words. Returns all the
+/// kinds.
 fn judge_all(good: &History, limits: Limits, mutations: &[Mutation]) -> BTreeSet<String> {
     let (mut found, mut misjudged) = (BTreeSet::new(), Vec::new());
     for (expected, text, mutate) in mutations {
@@ -442,12 +442,12 @@ fn judge_all(good: &History, limits: Limits, mutations: &[Mutation]) -> BTreeSet
     found
 }
 
-/// An order that was sent and ended then, in milliseconds.
+/// An order that was sent and ended at these times, in milliseconds.
 fn span(sent: u64, ended: u64, outcome: FinalOutcome) -> Order {
     Order { sent: sent * 1000, ended: ended * 1000, ..order(0, outcome) }
 }
 
-/// Goal: a pause is measured while orders are tried, up to the next answer that says yes or no.
+/// Goal: a pause lasts, while orders are tried, until the next answer that says yes or no.
 #[test]
 fn longest_pause_is_found() {
     let yes = || acknowledged(0, None);
@@ -455,12 +455,12 @@ fn longest_pause_is_found() {
     for (orders, pause) in [
         (vec![], (0, 0)),
         (vec![span(5, 9, yes())], (5, 9)),
-        // no order was tried from 3 to 500, nor after two that ended together
+        // no order was tried from 3 to 500, nor after two orders that ended together
         (vec![span(0, 3, yes()), span(500, 502, yes())], (0, 3)),
         (vec![span(0, 3, yes()), span(0, 3, failed()), span(500, 502, yes())], (0, 3)),
-        // one waited from 0 to 60, and others were answered meanwhile
+        // one order waited from 0 to 60, while others were answered
         (vec![span(0, 60, yes()), span(1, 10, yes()), span(11, 30, SoldOut)], (30, 60)),
-        // orders that fail or are not answered do not end it, nor is there an end if nothing is answered any more
+        // failed and unanswered orders do not end a pause; and if no further order is answered, the pause lasts to the end
         ([failing(), vec![span(200, 250, yes())]].concat(), (100, 250)),
         (failing(), (100, 160)),
         (vec![Order::default(), span(7, 8, Unknown)], (7, 8)),

@@ -11,14 +11,13 @@ use super::real_time::Clock;
 use crate::cli::Limits;
 use crate::report::Report;
 
-/// A run with a larger share of unanswered orders than one in this many cannot pass.
+/// A run cannot pass if more than one order in this many got no answer.
 const UNANSWERED_SHARE: u64 = 100;
 
-/// Judges a run: what it finds goes into the report, which has its figures.
+/// Judges a run. Adds the findings to the report, which has the run's figures.
 pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     let mut sale = Sale::new(history.before(), history.is_guarded());
     let no_ledger = keeps_no_ledger(history);
-    // orders and units of other clients
     let mut foreign = (0, 0);
     if no_ledger {
         check_sums_alone(history, &report.tally, &mut sale.found);
@@ -64,7 +63,7 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     report.findings = sale.findings();
 }
 
-/// Steps the model through the ledger and the buyers' records. Returns orders and units of other clients.
+/// Steps the model through the ledger and the buyers' records. Returns the numbers of other clients' orders and of their units.
 fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
     let mut foreign = (0, 0_u64);
     let mut clock = Clock::of(history, &mut sale.found);
@@ -74,7 +73,7 @@ fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
         if history.own(entry).is_some_and(|number| number < history.orders.len()) {
             continue;
         }
-        // no other client's ids begin like this: a service that changes ids has sold twice
+        // only this run's ids begin like this: a service that changes ids has sold the order twice
         let is_ours = entry.order.starts_with(&history.setup.run);
         let is_other = !is_ours && entry.event == Event::Reserved;
         if is_first && is_ours {
@@ -93,7 +92,7 @@ fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
             sale.found.add(Kind::StillHeld, id);
         }
     }
-    // where accepted orders are lost, refusals cannot be judged
+    // if accepted orders are lost, refusals cannot be judged
     if sale.lost == 0 {
         clock.check_refusals(&mut sale.found);
         if sale.can_gain() {
@@ -107,7 +106,7 @@ fn step(history: &History, sale: &mut Sale) -> (u64, u64) {
 }
 
 fn check_oversold(history: &History, tally: &Tally, foreign: (u64, u64), sale: &mut Sale) {
-    // where units come back, only the ledger tells how many were sold at one moment
+    // if units come back, only the ledger tells how many were sold at one moment
     let told = tally.acknowledged_units + foreign.1 + sale.unanswered.1;
     let told = if sale.can_gain() { 0 } else { told.cast_signed() };
     let (units, offered) = (told.max(sale.taken()[1]), sale.offered.max(0));
@@ -162,7 +161,7 @@ fn pass_message(history: &History, tally: &Tally, sale: &Sale, units: &str, once
     format!("PASS: {units} units sold{once}{returned}; {refused}{held_out}{balance}")
 }
 
-/// Orders that were answered with an error, and too many without an answer.
+/// Finds orders that were answered with an error, and too many orders without an answer.
 fn check_answers(history: &History, report: &Report, found: &mut Found) {
     let Report { tally, not_sent, .. } = report;
     if tally.failed > 0 {
@@ -211,7 +210,8 @@ fn check_states(history: &History, found: &mut Found) {
     }
 }
 
-/// Whether two instances contradict each other. One of an earlier build does not tell the `units`, and a number can be unknown.
+/// Whether two states contradict each other. An instance of an earlier build does not report `units`, and a number may be
+/// unknown.
 fn differ(one: &StockState, other: &StockState) -> bool {
     let units = one.units.zip(other.units);
     let pairs =
@@ -222,7 +222,7 @@ fn differ(one: &StockState, other: &StockState) -> bool {
         || StockState { units: None, ..one.clone() } != StockState { units: None, ..other.clone() }
 }
 
-/// What the sums contradict, without a ledger. An order without an answer may have taken its units.
+/// Judges a run without a ledger by the sums. An order without an answer may have taken its units.
 fn check_sums_alone(history: &History, tally: &Tally, found: &mut Found) {
     let plan = &history.setup.plan;
     if !plan.without_ledger {
@@ -241,7 +241,7 @@ fn check_sums_alone(history: &History, tally: &Tally, found: &mut Found) {
             format!("buyers got {}, and the stock went down by {taken}", count(least, "unit"));
         found.add(Kind::Unaccounted, what);
     }
-    // there are no holds, so what is left now was there when they were refused
+    // without holds, the units that are left now were there when the orders were refused
     let order = Event::Reserved.to_stock(plan.quantity);
     let is_enough = stock.is_some_and(|stock| stock.saturating_add(order) >= 0);
     for (number, order) in history.orders.iter().enumerate() {
@@ -254,7 +254,7 @@ fn check_sums_alone(history: &History, tally: &Tally, found: &mut Found) {
     }
 }
 
-/// A sale without a ledger records and counts no orders, and its answers have no token.
+/// Whether the service keeps no ledger: it records and counts no orders, and its answers have no token.
 fn keeps_no_ledger(history: &History) -> bool {
     history.ledger.is_empty()
         && history.gone.is_empty()

@@ -1,4 +1,4 @@
-//! A run in a file: one JSON object a line, so that a run that was killed leaves what it had.
+//! A run in a file: one JSON object a line, so that a run that was killed leaves everything recorded so far.
 //!
 //! # Format
 //! Each line is an object with one field, which names the kind of the line. In this order:
@@ -26,8 +26,8 @@
 //! | `final` | of `failed` and `unknown`: whether the order ends with this answer; else it was asked for again while retries and time were left |
 //! | `remaining`, `instance`, `token`, `position`, `replayed` | of `ok`, as the service reported them; `token` and `position` are null if it did not |
 //!
-//! A line is written when its attempt has ended, and its buyer waits for that. Of a run that was killed, the attempts that were
-//! under way are missing, and so is all that comes at the end: there is nothing to judge then.
+//! A line is written when its attempt has ended, and its buyer waits for that. The file of a killed run lacks the attempts that
+//! were under way, and all lines of the end. Then there is nothing to judge.
 
 mod reader;
 
@@ -47,7 +47,6 @@ use crate::load::due;
 
 pub(crate) use reader::read;
 
-/// The format.
 pub(crate) const FORMAT: u32 = 4;
 
 /// One line.
@@ -65,7 +64,7 @@ pub(crate) enum Line {
     End(EndLine),
 }
 
-/// What was asked for, and what was found before the first order.
+/// The flags, and the state before the first order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     pub(crate) format: u32,
@@ -81,7 +80,6 @@ pub struct Setup {
     pub(crate) plan: Plan,
 }
 
-/// One attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) order: String,
@@ -104,7 +102,7 @@ pub(crate) struct EndLine {
 }
 
 impl Setup {
-    /// How many orders are due in the time of a run at a rate; 0 without a rate or a time.
+    /// How many orders are due during a run at a rate; 0 without a rate or a duration.
     pub(crate) fn due(&self) -> usize {
         let Some((rate, seconds)) = self.plan.rate.zip(self.bound_seconds) else { return 0 };
         #[expect(
@@ -113,24 +111,23 @@ impl Setup {
             reason = "both are positive"
         )]
         let all = (rate * seconds).ceil() as usize;
-        // the product may be rounded up, and an order that is due at the end is not sent
+        // the product may be rounded up; an order that is due exactly at the end is not sent
         let is_late = all > 0 && due(rate, all - 1) >= Duration::from_secs_f64(seconds);
         (all - usize::from(is_late)).min(self.most_requests)
     }
 
-    /// The id of this order.
     pub(crate) fn id(&self, number: usize) -> String {
         format!("{}-{number}", self.run)
     }
 
-    /// The user whom the order is for; empty if it is for none.
+    /// The order's user; empty if it has none.
     pub(crate) fn user(&self, number: usize) -> String {
         let user = self.plan.conduct.users.and_then(|users| number.checked_rem(users));
         user.map(|user| format!("{}-u{user}", self.run)).unwrap_or_default()
     }
 }
 
-/// Writes the file, line by line; or what it could not do.
+/// Writes the file, line by line, or keeps the first error.
 #[derive(Debug)]
 pub(crate) struct Recorder(Mutex<io::Result<LineWriter<File>>>);
 
@@ -139,7 +136,7 @@ impl Recorder {
         Self(Mutex::new(Ok(LineWriter::new(file))))
     }
 
-    /// Writes a line. After an error there are no more, and [`Self::finish`] tells it.
+    /// Writes a line. After an error it writes nothing more, and [`Self::finish`] returns the error.
     pub(crate) fn write(&self, line: &Line) {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let written = file.as_mut().map(|file| {
@@ -151,10 +148,10 @@ impl Recorder {
         }
     }
 
-    /// Writes what was found after the last answer.
+    /// Writes the lines that follow the last answer.
     ///
     /// # Errors
-    /// Something could not be written.
+    /// A line could not be written.
     pub(crate) fn finish(self, history: &History) -> io::Result<()> {
         history.ledger.iter().for_each(|entry| self.write(&Line::Order(entry.clone())));
         let there = history.after.iter().map(|(url, state)| (url, Some(state.clone())));

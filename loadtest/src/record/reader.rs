@@ -12,14 +12,14 @@ use crate::cli::{MOST_REQUESTS, RATES};
 /// Reads a run.
 ///
 /// # Errors
-/// It cannot be read, a line is none, or it is not whole.
+/// The file cannot be read, contains something else than a line, or is not whole.
 pub(crate) fn read(input: impl Read) -> Result<History> {
     let mut history = History::default();
     let mut end = None;
     for (number, line) in (1_u64..).zip(Deserializer::from_reader(input).into_iter()) {
         let line = match line {
             Ok(line) => line,
-            // the last thing that a killed run wrote
+            // the incomplete last line of a killed run
             Err(error) if error.is_eof() && end.is_none() => break,
             Err(error) => bail!("not a line of a recorded run: {error}"),
         };
@@ -33,7 +33,7 @@ pub(crate) fn read(input: impl Read) -> Result<History> {
     whole(history, end)
 }
 
-/// Adds a line; returns the last one.
+/// Adds a line to the history; returns the line if it is the last one.
 fn add(history: &mut History, line: Line) -> Result<Option<EndLine>> {
     match line {
         Line::Run(setup) => {
@@ -79,7 +79,7 @@ fn add_attempt(history: &mut History, attempt: Attempt) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all is there that was written.
+/// Checks that every line that was written is there.
 fn whole(mut history: History, end: Option<EndLine>) -> Result<History> {
     let attempts: u64 = history.orders.iter().map(Order::all_attempts).sum();
     let ledger = u64_from(history.ledger.len());
@@ -98,7 +98,7 @@ fn whole(mut history: History, end: Option<EndLine>) -> Result<History> {
         end.ledger
     );
     history.interrupted = end.interrupted;
-    // those that were not sent, since all buyers had given up
+    // add the orders that were not sent because all buyers had given up
     if end.orders > history.orders.len() && end.orders <= MOST_REQUESTS {
         history.orders.resize(end.orders, Order::default());
     }

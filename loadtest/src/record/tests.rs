@@ -1,4 +1,4 @@
-//! What was written is read again, and what is no whole run is refused for its own reason.
+//! A written run can be read again, and each incomplete run is refused for its own reason.
 
 use std::io::Seek as _;
 
@@ -23,7 +23,7 @@ const RECORDED: &str = r#"
 {"end":{"attempts":7,"ledger":1,"orders":6,"interrupted":false}}
 "#;
 
-/// A run with users, holds, and what became of the orders.
+/// A run with users, holds, and changes of orders.
 const CHANGED: &str = r#"
 {"run":{"format":4,"version":"0.1.0","run":"run","started":"2026-11-23T12:00:00.000Z","most_requests":1,"bound_seconds":null,"connections":1,"rate":null,"abandon":0.0,"seed":7,"quantity":1,"alone":false,"tokens":false,"without_ledger":false,"users":3,"pay":0.5,"pay_late":0.25,"cancel":0.125,"returns":0.25,"again":0.0,"urls":["http://a"],"item":null,"before":{"stock":2,"lucky":0,"initial":2,"orders":0,"entries":0,"held":0,"units":{"held":0,"confirmed":null},"per_order":9,"per_user":2,"hold_seconds":1,"sale":1}}}
 {"attempt":{"order":"run-0","change":null,"quantity":1,"to":0,"sent":1000,"ended":1999,"outcome":"ok","status":200,"remaining":1,"instance":"8080","token":3,"position":null,"replayed":false}}
@@ -37,7 +37,7 @@ const CHANGED: &str = r#"
 {"end":{"attempts":5,"ledger":2,"orders":1,"interrupted":true}}
 "#;
 
-/// What is written of a run, with its end or without.
+/// The text of a run, with its last line or without it.
 fn written(run: &str, end: bool) -> String {
     let history = read(run.trim_start().as_bytes()).expect("it is whole");
     let mut file = tempfile::tempfile().expect("a file");
@@ -61,7 +61,7 @@ fn json(text: &str) -> Vec<Value> {
     lines.collect::<Result<_, _>>().expect("one object a line")
 }
 
-/// Goal: a run that is read is written again alike, and means what its lines say.
+/// Goal: a run that was read is written again in the same words, and means what its lines say.
 #[test]
 fn round_trip() {
     assert_eq!(json(&written(RECORDED, true)), json(RECORDED));
@@ -90,7 +90,7 @@ fn round_trip() {
     assert_eq!((recorded.after.len(), &recorded.gone[..]), (1, &["http://a".to_owned()][..]));
 }
 
-/// Goal: each field of each line is described.
+/// Goal: the documentation describes each field of each line.
 #[test]
 fn every_field_is_described() {
     let described = include_str!("mod.rs").split("\nmod reader;").next().expect("it begins so");
@@ -108,7 +108,7 @@ fn refused(text: &str) -> String {
     format!("{:#}", read(text.as_bytes()).expect_err("it is no whole run"))
 }
 
-/// Goal: the file of a run that was killed, wherever it was cut, says what is missing.
+/// Goal: reading the file of a killed run, wherever it was cut, says what is missing.
 #[test]
 fn cut_off() {
     let killed = written(RECORDED, false);
@@ -124,8 +124,7 @@ fn cut_off() {
     }
 }
 
-/// Goal: a line that is none, or does not belong, is named by its number; a line that is missing is
-/// missed.
+/// Goal: a line that cannot be parsed, or does not belong there, is reported with its number; a missing line is reported.
 #[test]
 fn lines_that_do_not_belong() {
     let text = written(RECORDED, true);

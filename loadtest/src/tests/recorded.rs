@@ -1,4 +1,4 @@
-//! Runs that are recorded, bounded in time, paced, or left by their clients.
+//! Runs with a record, a time limit or a rate, and runs whose clients leave.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::cli::{self, Cli};
 use crate::report::{Finding, Report, Tally};
 use crate::{check, status};
 
-/// A directory, and a file in it that is not there yet.
+/// A directory, and the name of a file in it that does not exist yet.
 fn file() -> (tempfile::TempDir, String) {
     let directory = tempfile::tempdir().expect("a directory for the file");
     let path = directory.path().join("history.jsonl");
@@ -25,7 +25,6 @@ fn file() -> (tempfile::TempDir, String) {
     (directory, path)
 }
 
-/// Runs `loadtest check`.
 fn checked(file: &str) -> Report {
     let line = ["loadtest", "check", file, "--longest-pause", "1h"];
     let cli = clap::Parser::try_parse_from(line).expect("good flags");
@@ -45,12 +44,12 @@ fn attempts(file: &str) -> Vec<Value> {
 fn without_cpu(report: &Report) -> Value {
     let mut json = serde_json::to_value(report).expect("plain data");
     let fields = json.as_object_mut().expect("one object");
-    // not in the file
+    // the file does not have it
     fields.remove("cpu_seconds");
     json
 }
 
-/// Goal: a recorded run is judged alike when it is read again, with users too.
+/// Goal: a recorded run gets the same verdict when it is read again, with users too.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_run_is_judged_alike() {
     for more in ["", "--users 7"] {
@@ -67,7 +66,7 @@ async fn recorded_run_is_judged_alike() {
     }
 }
 
-/// Goal: buyers who pay, late, twice or never, give back, or leave, and users with a limit, spoil no verdict and are
+/// Goal: buyers who pay, pay late, twice or never, return, or leave, and users with a limit, do not fail the run and are
 /// recorded; the holds of those who never paid have ended by the verdict.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_pay_late_or_never() {
@@ -91,8 +90,8 @@ async fn buyers_pay_late_or_never() {
     assert!(error.expect_err("orders are final").to_string().contains("start one with --stock"));
 }
 
-/// Goal: an order is sent again after its answer, at the other instance, and another answer is found, and one without the
-/// mark. Without a ledger none is sent again.
+/// Goal: an answered order is sent again at the other instance. A different answer is found, and so is an answer without the
+/// mark. Without a ledger no order is sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn answered_orders_are_sent_again() {
     for (fault, more, found) in [
@@ -118,8 +117,8 @@ async fn answered_orders_are_sent_again() {
     }
 }
 
-/// Goal: buyers who are told that all is held try again until units come back, and their wait is no pause, no slow order and
-/// no latency.
+/// Goal: buyers who are told that all is held try again until units come back, and their wait counts as no pause, no slow order
+/// and no latency.
 #[tokio::test(flavor = "multi_thread")]
 async fn held_units_are_waited_for() {
     let flags = "--requests 9 -c 9 --stock 5 --hold 1s --again 0 --retries 0 --longest-order 900ms";
@@ -132,7 +131,7 @@ async fn held_units_are_waited_for() {
     );
 }
 
-/// Goal: a buyer whose order was told sold out, while an earlier attempt had no answer, cancels it in a sale with holds: units
+/// Goal: in a sale with holds, a buyer who was told sold out while an earlier attempt had no answer cancels the order: units
 /// may come back, and that attempt may take them. Without holds there is nothing to cancel.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_in_doubt_is_cancelled() {
@@ -146,7 +145,7 @@ async fn refused_in_doubt_is_cancelled() {
     }
 }
 
-/// Not a test but the load that [`ctrl_c_ends_a_run`] interrupts.
+/// The load that [`ctrl_c_ends_a_run`] interrupts. It is no test of its own.
 #[tokio::test]
 #[ignore = "started by another test"]
 async fn load_to_be_interrupted() {
@@ -157,8 +156,8 @@ async fn load_to_be_interrupted() {
     std::process::exit(status(cli).await.into());
 }
 
-/// Goal: Ctrl-C ends a run, also where an order gets no answer, and the report tells what was until then; it proves no
-/// sale right, and neither does its record. Method: this test program starts itself again.
+/// Goal: Ctrl-C ends a run, even if an order gets no answer, and the report tells what happened until then. An interrupted run,
+/// and its record, prove no sale right. Method: this test program starts itself again.
 #[tokio::test]
 async fn ctrl_c_ends_a_run() {
     let (shop, (_directory, path)) = (Shop::open(Fault::Hang(1)).await, file());
@@ -183,8 +182,7 @@ async fn ctrl_c_ends_a_run() {
     assert_eq!((report.tally.abandoned, report.tally.unsettled_attempts), (1, left));
 }
 
-/// Goal: a run whose record cannot be written is no run, and says so; and nothing is sold where the
-/// file cannot even be created.
+/// Goal: if the record cannot be written, the run fails and says so. If the file cannot even be created, nothing is sold.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_fails_the_run() {
@@ -196,8 +194,8 @@ async fn full_disk_fails_the_run() {
     }
 }
 
-/// Goal: each way to say "not now" is asked again after the time that it names, at another instance unless its queue is
-/// full, and what the attempt took is recorded as the documentation of the answers has it.
+/// Goal: after each "not now", the order is sent again after the named time, at another instance unless a queue is full; and
+/// the attempt's effect is recorded as the answers' documentation has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn passing_refusals_are_asked_again() {
     for (status, kind, outcome, elsewhere) in [
@@ -230,7 +228,7 @@ async fn passing_refusals_are_asked_again() {
     }
 }
 
-/// Goal: an answer of the service that names no time to ask again is the last one, and counted by its type.
+/// Goal: an answer without a time to ask again is the last one, and counts by its type.
 #[tokio::test(flavor = "multi_thread")]
 async fn lasting_refusal_is_final() {
     for (status, kind) in [(400, "bad-item"), (503, "foreign-fence")] {
@@ -242,13 +240,13 @@ async fn lasting_refusal_is_final() {
     }
 }
 
-/// Goal: a run ends at its time, at its rate, and only orders that were sent are counted.
+/// Goal: a run ends at its time, keeps its rate, and counts only the orders that were sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn time_and_rate_bound_a_run() {
     let flags = "-z 1s -q 200 -c 4 --stock 1000";
     let bounded = report(Fault::None, flags).await;
     assert_eq!(bounded.pass, bounded.not_sent == 0, "{}", bounded.verdict);
-    // a machine that is busy may not get to all of them, but never to more
+    // a busy machine may not send all of them, but never more
     assert!((1..=200).contains(&bounded.requests), "{}", bounded.requests);
     assert_eq!(bounded.tally.acknowledged, u64::try_from(bounded.requests).expect("small"));
     assert_eq!(bounded.tally.unknown, 0);
@@ -274,22 +272,22 @@ async fn time_and_rate_bound_a_run() {
     );
 }
 
-/// Goal: at a rate, a latency counts from when the order was due, so that a slow service cannot hide the orders
-/// that wait for it. Method: all are due at once, and one connection sends them one after the other.
+/// Goal: at a rate, the latency counts from when the order was due, so that a slow service cannot hide the orders that wait for
+/// it. Method: all orders are due at once, and one connection sends them one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn latency_counts_from_when_an_order_is_due() {
     let (_directory, path) = file();
     let flags = "--requests 60 --rate 1000000 --concurrency 1 --stock 60 --history";
     let report = report(Fault::None, &format!("{flags} {path}")).await;
     let latency = report.latency_microseconds.expect("all are settled");
-    // the last one was due 59 microseconds after the first
+    // the last order was due 59 microseconds after the first
     let longest = Duration::from_micros(latency.max + 59).as_secs_f64();
     assert!(longest >= report.duration_seconds, "{latency:?}, {}", report.duration_seconds);
     assert!(report.to_string().contains("(from when an order was due"), "{report}");
     assert_eq!(without_cpu(&report), without_cpu(&checked(&path)));
 }
 
-/// Goal: with a duration, buyers outlast an outage in which one order after another gets no answer.
+/// Goal: with a duration, buyers outlast an outage in which many orders in a row get no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_outlast_an_outage() {
     let flags = "--duration 1h --requests 12 --concurrency 1 --retries 0 --stock 9";
@@ -298,8 +296,8 @@ async fn buyers_outlast_an_outage() {
     assert!(report.longest_pause_seconds > 0.0);
 }
 
-/// Goal: a buyer whose instance did not serve it goes elsewhere, and later home again: an instance
-/// that was started again must not be left without buyers.
+/// Goal: a buyer whose instance did not serve it goes elsewhere, and later returns: an instance that was started again must get
+/// buyers again.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_go_home_again() {
     let (_directory, path) = file();
@@ -310,8 +308,7 @@ async fn buyers_go_home_again() {
     assert_eq!((places[0], places[1], places[30]), (Some(0), Some(1), Some(0)), "{places:?}");
 }
 
-/// Goal: clients go away as the seed has it, those who come back settle their orders, and none of it
-/// spoils the verdict.
+/// Goal: clients go away as the seed decides. Those who come back settle their orders, and none of this fails the run.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_go_away() {
     let shop = Shop::open(Fault::None).await;

@@ -1,25 +1,25 @@
-//! A sale as it should be, in memory: what the shop sells, and what the checker's tests damage.
+//! A correct sale in memory: the shop sells with it, and the checker's tests damage it.
 
 use crate::checker::{
     Acknowledgement, Event, FinalOutcome, LedgerEntry, StockState, Units, u64_from,
 };
 
 pub(crate) struct Sale {
-    /// The state at its beginning, with its terms.
+    /// The state and the terms at its beginning.
     pub(crate) before: StockState,
     pub(crate) ledger: Vec<LedgerEntry>,
-    /// The instance that writes.
+    /// The instance that writes the entries.
     pub(crate) instance: String,
 }
 
 impl Sale {
-    /// A new sale of so many units, on these terms.
+    /// A new sale of `units` units, on the terms in `before`.
     pub(crate) fn new(units: i64, mut before: StockState) -> Self {
         (before.stock, before.initial) = (units, units);
         Self { before, ledger: Vec::new(), instance: "8080".to_owned() }
     }
 
-    /// Takes an order; one that was accepted has its first answer again, until its units have come back.
+    /// Takes an order. An accepted order gets its first answer again, until its units have come back.
     pub(crate) fn order(&mut self, order: &str, user: &str, quantity: u64) -> FinalOutcome {
         let mut entries = self.ledger.iter().filter(|entry| entry.order == order);
         if let Some(first) = entries.next() {
@@ -43,7 +43,7 @@ impl Sale {
         }
     }
 
-    /// Confirms, cancels, ends or returns an order; unknown ones are not answered.
+    /// Confirms, cancels, ends or returns an order. For an unknown order there is no answer.
     pub(crate) fn change(&mut self, order: &str, event: Event) -> FinalOutcome {
         let is_final = |last: Event| last == Event::Confirmed && event == Event::Returned;
         match self.ledger.iter().rfind(|entry| entry.order == order).cloned() {
@@ -58,7 +58,7 @@ impl Sale {
         }
     }
 
-    /// Writes what happened, right or wrong; ten entries of one instance have one token.
+    /// Writes an entry, right or wrong. Each ten entries of one instance share a token.
     pub(crate) fn write(
         &mut self,
         event: Event,
@@ -91,7 +91,7 @@ impl Sale {
         self.ledger.last().map_or(self.before.stock, |last| last.remaining)
     }
 
-    /// The units that are held, in a sale with holds.
+    /// The number of held units, in a sale with holds.
     fn held(&self) -> Option<i64> {
         let units = |entry: &LedgerEntry| {
             let units = Event::Cancelled.to_stock(entry.quantity);

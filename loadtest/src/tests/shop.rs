@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::sale::Sale;
 use crate::checker::{ALL_HELD, Event, FinalOutcome, StockState, u64_from};
 
-/// What is wrong with a shop. A number is how many orders it happens to, the first ones.
+/// The fault of a shop. A number says how many of the first orders it hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -29,19 +29,20 @@ pub(super) enum Fault {
     LoseAnswers(u32),
     /// No answer, ever.
     Hang(u32),
-    /// This status with a problem of this type, or none as of a gateway, and `Retry-After: 1` for a type that passes.
+    /// An answer with this status. Its problem has this type, or is empty as from a gateway; types that pass get `Retry-After:
+    /// 1`.
     Problem(u32, u16, &'static str),
-    /// An order that is sent again is told that this many more units are left, or else not marked as repeated.
+    /// An order that is sent again gets an answer with this many more units left; with 0, its answer is not marked as repeated.
     Anew(i64),
-    /// The second instance is gone after this many orders.
+    /// The second instance vanishes after this many orders.
     LeaveAfter(u32),
-    /// Users are known by the header `x-user` alone.
+    /// Only the header `x-user` names users.
     UserHeader,
-    /// Starting a sale needs the second of these tokens, a confirmation and the ledger one of them.
+    /// Starting a sale needs the second token; confirming, and reading the ledger, need either one.
     Tokens(&'static str, &'static str),
-    /// Only buyers' calls are there.
+    /// The shop has only the calls of buyers.
     ForBuyers,
-    /// There are other paths, as of another program.
+    /// The shop has other paths, as another program would.
     Foreign,
     NotReady,
 }
@@ -58,9 +59,9 @@ type Open = (Sale, VecDeque<(Instant, String)>);
 
 struct Store {
     fault: Mutex<Fault>,
-    /// By item.
+    /// The sales by item.
     sales: Mutex<HashMap<String, Open>>,
-    /// Tells the second instance to go.
+    /// Makes the second instance vanish.
     leave: CancellationToken,
 }
 
@@ -80,7 +81,7 @@ impl Shop {
             let store = Arc::clone(&store);
             instances.spawn(async move {
                 stay.run_until_cancelled(serve(&listener, &store, address.port())).await;
-                // a closed port could become that of another test's shop
+                // nobody else can get a port that is still bound
                 while listener.accept().await.is_ok() {}
             });
         }
@@ -92,7 +93,7 @@ async fn serve(listener: &TcpListener, store: &Arc<Store>, port: u16) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let store = Arc::clone(store);
-        // an error closes the connection without a word
+        // an error closes the connection without an answer
         let service = service_fn(move |request| answer(Arc::clone(&store), port, request));
         connections.spawn(async move {
             let http = hyper::server::conn::http1::Builder::new();
@@ -119,7 +120,7 @@ fn problem(status: u16, kind: &str) -> Reply {
     reply
 }
 
-/// How this service refuses a call because of who makes it, and where.
+/// Refuses a call because of its token or its path.
 fn refuses(
     fault: Fault,
     is_admins: bool,
@@ -239,7 +240,7 @@ impl Store {
         self.fault.lock().expect("no test panics with the lock")
     }
 
-    /// The fault, if it is still to happen; counts it down.
+    /// The fault, if it still has to happen; counts down.
     fn next_fault(&self) -> Fault {
         let mut fault = self.fault();
         let now = *fault;
@@ -258,7 +259,7 @@ impl Store {
     }
 }
 
-/// The answer to a buyer: what happened to the order, or why it did not.
+/// The answer to a buyer, from the order's outcome.
 fn told(outcome: &FinalOutcome, event: Event, order: &str, quantity: u64) -> Reply {
     match outcome {
         FinalOutcome::Acknowledged(answer) => {

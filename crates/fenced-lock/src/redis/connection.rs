@@ -31,7 +31,7 @@ const MOST_DOUBLINGS: u32 = 3;
 /// Takes messages, and a `Disconnection` when the connection breaks.
 type OnMessage = dyn Fn(PushInfo) + Send + Sync;
 
-/// One connection that all requests share. It is opened when it is needed.
+/// One connection that all requests share, opened when it is first needed.
 pub(super) struct Connection {
     pub(super) options: RedisOptions,
     server: Arc<Server>,
@@ -67,12 +67,11 @@ impl Connection {
         Self { options, server: Arc::new(server), link, connecting }
     }
 
-    /// Runs a script.
     pub(super) async fn run<T: FromRedisValue>(&self, script: &Call) -> Result<T, BackendError> {
         self.run_within(self.options.request_timeout, script).await
     }
 
-    /// The same as [`run`](Self::run), with a time limit for each request.
+    /// Runs a script, with a time limit for each request.
     pub(super) async fn run_within<T: FromRedisValue>(
         &self,
         limit: Duration,
@@ -113,19 +112,19 @@ impl Connection {
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<T>,
     ) -> Result<T, BackendError> {
         let (began_at, most) = (Instant::now(), self.options.request_timeout);
-        // the connection gets the full time: with a shorter limit, a server far away would never be reached
+        // the connection gets the full time: with a shorter limit, a distant server would never be reached
         let mut link = timeout(most, self.link()).await.map_err(silence)??;
         let limit = limit.min(most.saturating_sub(began_at.elapsed()));
         let answer = timeout(limit, send(&mut link.redis)).await.map_err(|elapsed| {
-            // the server may have vanished; but if it was connected during this request, its answer had less time, and a
-            // server far away may need more
+            // The server may have vanished. But if this request had to connect first, the answer had less time, and a distant
+            // server may need more.
             if link.made_at <= began_at {
                 self.server.give_up(&link);
             }
             silence(elapsed)
         })?;
         answer.map_err(|error| {
-            // this primary became a replica; the address may lead to the new primary by now
+            // this primary has become a replica; by now the address may lead to the new primary
             let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
             if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
                 self.server.give_up(&link);
@@ -170,15 +169,14 @@ struct Server {
     /// The channel to listen to, if any.
     channel: Option<String>,
     on_message: Arc<OnMessage>,
-    /// The failed attempts to connect since the last one that succeeded.
+    /// The failed attempts to connect since the last success.
     trouble: Mutex<Trouble>,
 }
 
-/// Consecutive failed attempts.
 #[derive(Default)]
 struct Trouble {
     backoff: Backoff,
-    /// How many attempts took too long: at least as long as the sentinels may take to answer.
+    /// How many attempts took too long: as long as the sentinels may take to answer, or longer.
     late: u32,
     /// The latest failure; no further attempt begins before this time.
     latest: Option<(Instant, BackendError)>,
@@ -225,7 +223,7 @@ impl Server {
         let is_broken = Arc::new(AtomicBool::new(false));
         let (broken, on_message) = (Arc::clone(&is_broken), Arc::clone(&self.on_message));
         let config = AsyncConnectionConfig::new()
-            // only `connect` limits the time, so that it can tell a slow attempt from another failure
+            // only `connect` limits the time, so that it can tell a slow attempt from any other failure
             .set_connection_timeout(None)
             .set_response_timeout(Some(self.request_timeout))
             .set_push_sender(move |push: PushInfo| {
@@ -291,7 +289,7 @@ async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendEr
     } else if field("maxmemory") != Some("0") && field("maxmemory_policy") != Some("noeviction") {
         "this Redis evicts keys, locks among them: set its maxmemory-policy to noeviction"
     } else if field("role") == Some("slave") {
-        // passes: the replica may be promoted, or the address may lead to the primary later
+        // transient: the replica may be promoted, or the address may lead to the primary later
         let what = "this Redis is a replica, which grants no locks";
         return Err(BackendError::transient(what));
     } else {
@@ -331,8 +329,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a connection is given up for want of an answer, but not to a request that had to wait for it: that one had less
-    /// time. Method: the first request has the connection made, the second one finds it.
+    /// Goal: a connection is given up when an answer does not arrive in time, but not by a request that first had to wait for
+    /// the connection: its answer had less time. Method: the first request makes the connection, the second one finds it.
     #[tokio::test]
     async fn a_new_connection_has_time_to_answer() {
         let options = RedisOptions::new(fresh_database().await).checked().expect("valid options");

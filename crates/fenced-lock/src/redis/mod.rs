@@ -88,7 +88,7 @@ static QUEUE: LazyLock<Script> =
 ///
 /// # What it asks of the server
 ///
-/// Redis 6.0 or later, or Valkey: a primary that is not a cluster node and evicts no keys. A user needs
+/// Redis 6.0 or later, or Valkey: a primary that evicts no keys, outside of a Redis Cluster. A user needs
 ///
 /// ```text
 /// ~{fenced-lock}:* &{fenced-lock}:*
@@ -101,8 +101,7 @@ static QUEUE: LazyLock<Script> =
 pub type RedisBackend = AskedBackend<Redis>;
 
 impl AskedBackend<Redis> {
-    /// A backend for these options. Nothing is sent before a session is opened, so a Redis that is not there yet is
-    /// no error.
+    /// A backend for these options. It connects only when a session is opened, so Redis need not run yet.
     ///
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if an option cannot be used, or the thread cannot be started.
@@ -153,14 +152,14 @@ impl Redis {
             GRANTED => ClaimStatus::Granted(Token::new(cluster_of(&cluster)?, number)),
             _ => ClaimStatus::Gone,
         };
-        // if the claim was granted or ended meanwhile, a message said so, and the message is newer than this answer
+        // if the claim was granted or ended meanwhile, a message has said so, and the message is newer than this answer
         if status != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting {
             self.waiters.note_contended(claim, is_contended);
         }
         Ok(Answer { status, ask_again_in })
     }
 
-    /// Takes a message, or the end of the connection.
+    /// Handles a message, or the end of the connection.
     fn on_message(self: Arc<Self>, push: PushInfo) {
         match push.kind {
             PushKind::Disconnection => self.waiters.missed_messages(),
@@ -176,7 +175,7 @@ impl Redis {
                         self.waiters.note(&known, answer.status);
                     }
                 } else if self.waiters.leases().contains_key(&claim.lease) {
-                    // a late request put this claim, or a failover brought it back: nobody here waits for it
+                    // nobody here waits for this claim: a late request put it, or a failover brought it back
                     tokio::spawn(async move { self.release(&claim).await });
                 }
             }
@@ -217,7 +216,7 @@ impl Asked for Redis {
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
         self.connection.follow(limit).await;
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
-        // note only that others wait: a message sent after this answer may have said already that nobody waits any more
+        // record only that others wait: a message sent after this answer may already say that nobody waits any more
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
             self.waiters.note_contended(claim, true);
         }
@@ -275,7 +274,7 @@ impl Asked for Redis {
     }
 }
 
-/// One error for all servers that failed. Its kind is theirs if they agree, else `Transient`.
+/// One error for all servers that failed. It has their kind if they agree, else `Transient`.
 fn failure(what: &str, errors: &[BackendError]) -> BackendError {
     let kind = errors.first().map_or(BackendErrorKind::Transient, |error| error.kind);
     let is_shared = errors.iter().all(|error| error.kind == kind);

@@ -1,7 +1,7 @@
 //! How to reach Redis.
 //!
-//! All sentinels are asked at once, and the primary is the one that most of them name: a single sentinel may be cut off from the
-//! others together with a former primary, and not learn of a failover. The client library's own Sentinel client believes a single
+//! All sentinels are asked at once, and the primary is the one that most of them name. A single sentinel may be cut off from
+//! the others together with a former primary, and miss a failover; the client library's own Sentinel client believes a single
 //! one.
 
 use std::collections::HashMap;
@@ -53,13 +53,13 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// This address, no certificates, and two seconds for a request.
+    /// Options for this address, without certificates, and with two seconds for a request.
     pub fn new(url: impl Into<String>) -> Self {
         let request_timeout = Duration::from_secs(2);
         Self { url: url.into(), ca: None, identity: None, request_timeout }
     }
 
-    /// These options with their limits applied.
+    /// The options, with their limits applied.
     pub(super) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         Ok(self)
@@ -146,7 +146,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, BackendError> {
 }
 
 impl fmt::Debug for RedisOptions {
-    /// Without user, password, certificates and key.
+    /// Leaves out user, password, certificates and key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")
             .field("address", &self.address())
@@ -155,16 +155,16 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// Where Redis is.
+/// Finds the Redis to use.
 pub(super) struct Servers {
     /// The server, or its sentinels.
     pub(super) clients: Vec<Client>,
-    /// What the sentinels call the primary.
+    /// The name under which the sentinels know the primary.
     pub(super) primary: Option<String>,
 }
 
 impl Servers {
-    /// The server; or the primary that most of the sentinels name which answer within this time.
+    /// The server; with sentinels, the primary that most of the sentinels name that answer within this time.
     pub(super) async fn find(&self, within: Duration) -> Result<Client, BackendError> {
         let Some(name) = &self.primary else { return Ok(self.clients[0].clone()) };
         let question = async |sentinel| -> RedisResult<_> {
@@ -196,7 +196,8 @@ impl Servers {
     }
 }
 
-/// Asks a sentinel for the primary's host and port. Sends user and password only if the sentinel demands them: often it has none.
+/// Asks a sentinel for the primary's host and port. Sends user and password only if the sentinel demands them, since many
+/// sentinels have none.
 async fn ask(sentinel: &Client, name: &str) -> RedisResult<(String, u16)> {
     let sentinel = sentinel.get_connection_info();
     let ask = async |user: RedisConnectionInfo| -> RedisResult<Option<_>> {

@@ -1,8 +1,8 @@
 -- The queue of one name.
 --
 -- KEYS: 1 queue, the claims by their tickets; 2 makers, the time and the label of each claim; 3 last, the last ticket.
--- A claim is `SESSION-NUMBER`. The keys of the sessions are not among KEYS: they follow from the claims. So this script needs all
--- keys on one server.
+-- A claim is `SESSION-NUMBER`. The script derives the keys of sessions from the claims, so they are not among KEYS, and all
+-- keys must be on one server.
 -- ARGV: 1 what to do, 2 the name, 3 the claim; for `put` also: 4 `wait`, `try` or `after`, 5 the label, 6 the claim to release
 -- first (`after`); for `list`: 4 the last rank.
 local queue, makers, last = KEYS[1], KEYS[2], KEYS[3]
@@ -28,8 +28,9 @@ local function at(rank)
   return redis.call('ZRANGE', queue, rank, rank)[1]
 end
 
--- Removes claims whose sessions have ended, until the first two claims are alive: then a live claim is first also after the first
--- one is removed. Returns false if there are more to remove than one run should: everybody waits while a script runs.
+-- Removes claims whose sessions have ended, until the first two claims are alive: when the first one is then removed, its
+-- successor is alive. Returns false if more claims are left than one run should remove, because everybody waits while a script
+-- runs.
 local function sweep()
   local rank, removed = 0, 0
   while rank < 2 do
@@ -124,17 +125,18 @@ elseif todo == 'list' then
   answer = list(ARGV[4])
 end
 
--- The holder is told when it becomes the holder, and when others begin or cease to wait. Because a message can get lost, it is
--- told again when a waiter asks, and when a try finds no other claim; a process that does not know the claim then withdraws it.
+-- The holder is told when it becomes the holder, and when others begin or cease to wait. A message can get lost, so the holder
+-- is told again when a waiter asks, and when a try finds no other claim. A process that does not know the claim then withdraws
+-- it.
 local head = at(0)
 if not head then
-  -- drop the notes of claims that left the queue without this script
+  -- drop the records of claims that left the queue without this script
   redis.call('DEL', makers)
 elseif head ~= claim and channel(head) then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
   if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}
-    -- a message that may not be sent counts as lost
+    -- where this user may not publish, the message counts as lost
     redis.pcall('PUBLISH', channel(head), table.concat(news, ' '))
   end
 end

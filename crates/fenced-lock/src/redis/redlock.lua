@@ -1,5 +1,5 @@
--- One node of Redlock. KEYS: names of locks. ARGV: 1 what to do, 2 TTL in milliseconds, then the value for each name.
--- Answers for each name: 1 if it was done, 0 if the key has another value, 2 if the key did not exist (`set` then sets it).
+-- One node of Redlock. KEYS: names of locks. ARGV: 1 what to do, 2 TTL in milliseconds, then the value for each name. Answers
+-- for each name: 1 if it was done; 0 if the key has another value; 2 if the key did not exist (`set` then sets it).
 local done = {}
 for i = 1, #KEYS do
   local value = redis.call('GET', KEYS[i])

@@ -1,10 +1,10 @@
 //! Redlock: a lock on several independent Redis servers.
 //!
-//! The algorithm is that of <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>: a claim holds
-//! the lock `NAME` while the key `NAME` has its value at more than half of the nodes. All clients that keep to it
-//! exclude each other, such as the crate `rslock` and Go's redsync. All nodes are asked in parallel, and a majority that agrees
-//! is enough: a node that hangs delays nothing. A failed attempt is taken back at every node, and repeated after 50 to 250 ms
-//! with another value: so a deletion that reaches a node late cannot delete the key of a later attempt.
+//! The algorithm is the one of <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>: a claim holds the
+//! lock `NAME` while the key `NAME` has the claim's value at more than half of the nodes. All clients that follow it exclude
+//! each other, such as the crate `rslock` and Go's redsync. All nodes are asked in parallel, and a majority decides, so a node
+//! that hangs delays nothing. A failed attempt is undone at every node, and repeated after 50 to 250 ms with another value, so
+//! that a deletion that reaches a node late cannot delete the key of a later attempt.
 //!
 //! A renewal extends the key at each node. While more than half of the nodes still have the key, the renewal also puts it back
 //! where it is missing.
@@ -75,21 +75,20 @@ static NODE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redlo
 /// Three or five primaries of Redis 6.0 or later, or Valkey, without replicas, that evict no keys. A user needs `+info +evalsha
 /// +eval +get +set +del +pexpire`, and the keys of its locks.
 ///
-/// Nodes may be away at any time while more than half of them are there. A node that answers but can never take part, such as a
-/// server of another kind or without the rights, makes the opening of a session fail: otherwise the mistake would be noticed only
-/// when the next node fails.
+/// A minority of the nodes may be away at any time. Opening a session fails if a node answers but can never take part, such as
+/// a server of another kind or one that refuses the rights: otherwise the mistake would go unnoticed until the next node fails.
 pub type RedlockBackend = AskedBackend<Redlock>;
 
 /// How many tasks may repeat deletions at a time.
 const MOST_CLEARING: usize = 1000;
 
-/// Independent nodes. They store claims alone, no leases.
+/// Independent nodes. They store claims, and no leases.
 pub struct Redlock {
     nodes: Vec<Arc<Connection>>,
     /// The longest that an attempt may take.
     patience: Duration,
     waiters: Waiters<Unfenced>,
-    /// The latest attempt of each claim, until it is taken back.
+    /// The latest attempt of each claim, until the attempt is undone.
     attempts: Mutex<HashMap<Claim, Attempt>>,
     /// A permit for each task that repeats a deletion.
     clearing: Semaphore,
@@ -100,7 +99,7 @@ pub struct Redlock {
 /// Why an attempt failed.
 const FEW: &str = "less than half of the nodes agree";
 
-/// What a node answers for each name.
+/// A node's answers, one for each name.
 type Done = Vec<u8>;
 const OTHERS: u8 = 0;
 const OWN: u8 = 1;
@@ -131,10 +130,10 @@ type ByNode<A> = (Arc<Connection>, A);
 type Answers<A> = UnboundedReceiver<Result<ByNode<A>, BackendError>>;
 
 impl AskedBackend<Redlock> {
-    /// A backend on these nodes. Nothing is sent before a session is opened.
+    /// A backend on these nodes. It connects only when a session is opened.
     ///
-    /// The largest `request_timeout` limits the time of an attempt. Keys outlive their session by as much, so it should be small
-    /// beside the TTL: redsync uses a twentieth.
+    /// The largest `request_timeout` limits the time of an attempt. Keys outlive their session by this time, so it should be
+    /// small compared with the TTL: redsync uses a twentieth.
     ///
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if there are fewer than three nodes, an option cannot be used,
@@ -158,14 +157,13 @@ impl AskedBackend<Redlock> {
     }
 }
 
-/// A claim that is not granted asks again after 50 to 250 ms: the pause is this one times 0.5 to 1.
+/// The answer to a claim. A claim without the lock asks again after 50 to 250 ms: this pause times 0.5 to 1.
 fn answer(is_granted: bool) -> Answer<Unfenced> {
     let status = if is_granted { ClaimStatus::Granted(Unfenced) } else { ClaimStatus::Waiting };
     Answer { status, ask_again_in: Duration::from_millis(100 + random() % 151) }
 }
 
 impl Redlock {
-    /// More than half of the nodes.
     fn quorum(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -180,7 +178,7 @@ impl Redlock {
         self.waiters.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
     }
 
-    /// Sends a request to all nodes. It runs to its end at each node, even if nobody waits for the answers any more.
+    /// Sends a request to all nodes. Each request runs to its end, even if nobody waits for the answers any more.
     fn ask_all<A: Send + 'static, F>(&self, ask: impl Fn(Arc<Connection>) -> F) -> Answers<A>
     where
         F: Future<Output = Result<A, BackendError>> + Send + 'static,
@@ -221,13 +219,13 @@ impl Redlock {
         })
     }
 
-    /// Whether an attempt was replaced or taken back, or its claim is gone.
+    /// Whether the attempt was replaced or undone, or its claim is gone.
     fn is_over(&self, attempt: &Attempt) -> bool {
         self.attempts.lock().get(&attempt.claim) != Some(attempt)
             || self.waiters.status(&attempt.claim) == ClaimStatus::Gone
     }
 
-    /// Deletes the keys of those attempts that are over. Repeats until the node answers or the keys have expired, because an
+    /// Deletes the keys of the attempts that are over. Repeats this until the node answers or the keys have expired, because an
     /// earlier request may reach the node late. If [`MOST_CLEARING`] tasks do this already, the keys are left to expire.
     async fn clear(
         self: Arc<Self>,
@@ -246,8 +244,8 @@ impl Redlock {
         }
     }
 
-    /// Runs an operation for these attempts at all nodes, until a majority has answered and the result is certain for each
-    /// attempt: whether a majority satisfies `says`. Returns the answers so far as well.
+    /// Runs an operation for these attempts at all nodes, until a majority has answered and it is certain for each attempt
+    /// whether a majority of the answers satisfies `says`. Returns this, and the answers so far.
     async fn decide(
         &self,
         what: &'static str,
@@ -270,28 +268,28 @@ impl Redlock {
         (verdicts(&done).ok_or_else(|| failure(FEW, &errors)), done)
     }
 
-    /// Tries once to take the lock. Takes a failed attempt back.
+    /// Tries once to take the lock. Undoes a failed attempt.
     async fn attempt(&self, claim: &Claim) -> Result<bool, BackendError> {
         let lifetime = self.lifetime_of(claim.lease)?;
         let attempt = Attempt::new(claim);
         let (began_at, attempts) = (Instant::now(), slice::from_ref(&attempt));
         let earlier = self.attempts.lock().insert(claim.clone(), attempt.clone());
         if let Some(earlier) = earlier {
-            // a cancelled call left the earlier attempt behind
+            // a call that was cancelled left the earlier attempt behind
             drop(self.run_all("delete", lifetime, &[earlier]));
         }
         let (decided, _) = self.decide("set", lifetime, attempts, |done| done != OTHERS).await;
-        // a late success counts as a failure: the session would believe in it for too long
+        // a late success counts as a failure: the session would believe in the lock for too long
         if decided == Ok(vec![true]) && began_at.elapsed() <= self.patience {
             return Ok(true);
         }
         self.forget(&attempt);
-        // on the same connections, so after the requests before
+        // these use the same connections, so they run after the requests before
         drop(self.run_all("delete", lifetime, attempts));
         decided.map(|_| false)
     }
 
-    /// Notes that an attempt is taken back.
+    /// Records that the attempt is undone.
     fn forget(&self, attempt: &Attempt) {
         let mut attempts = self.attempts.lock();
         if attempts.get(&attempt.claim) == Some(attempt) {
@@ -311,8 +309,8 @@ impl Redlock {
         self.clear(node, lifetime, attempts).await;
     }
 
-    /// Asks all nodes. A majority must answer, and no node may refuse for good. Nodes that take longer than a tenth of the TTL
-    /// are not waited for: the session's lease runs from now on.
+    /// Asks all nodes. A majority must answer, and no node may refuse for good. It waits for no node longer than a tenth of the
+    /// TTL, because the session's lease runs from now on.
     async fn check_nodes(&self, ttl: Duration) -> Result<(), BackendError> {
         let patience = Instant::now() + ttl / 10;
         let mut answers = self.run_all("extend", self.lifetime(ttl), &[]);
@@ -331,7 +329,6 @@ impl Redlock {
     }
 }
 
-/// Runs the script at a node.
 async fn run(
     node: &Connection,
     what: &str,
@@ -441,10 +438,10 @@ impl Asked for Redlock {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-        // first, so that no attempt begins after this
+        // first, so that no attempt begins after this line
         self.waiters.note(claim, ClaimStatus::Gone);
         let lifetime = self.lifetime_of(claim.lease).unwrap_or_default();
-        // a claim without an attempt has no keys: each failed attempt was taken back
+        // a claim without an attempt has no keys, because each failed attempt was undone
         let Some(attempt) = self.attempts.lock().get(claim).cloned() else {
             return Ok(Released::Gone);
         };
@@ -452,7 +449,7 @@ impl Asked for Redlock {
         let (decided, done) = self.decide("delete", lifetime, attempts, |done| done == OWN).await;
         let is_done = decided.map_err(|mut error| {
             if done.iter().any(|(_, done)| *done == [OWN]) {
-                // a repeated release finds nothing at those nodes and may say `Gone`, which does no harm
+                // a repeated release finds nothing at those nodes and may answer `Gone`, which does no harm
                 error.kind = BackendErrorKind::Transient;
             }
             error

@@ -1,5 +1,5 @@
--- Renews a session. KEYS: session, the queues that it holds. ARGV: TTL in milliseconds, its claim in each queue.
--- Answers for each queue: 0 if the claim does not hold the lock, 1 if no other claim waits, 2 if others wait.
+-- Renews a session. KEYS: session, the queues that it holds. ARGV: TTL in milliseconds, its claim in each queue. Answers for
+-- each queue: 0 if the claim does not hold the lock; 1 if it holds the lock and is alone; 2 if others wait.
 if redis.call('PEXPIRE', KEYS[1], ARGV[1]) == 0 then
   return redis.error_reply('LEASEGONE the session does not exist')
 end

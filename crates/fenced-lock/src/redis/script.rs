@@ -13,12 +13,10 @@ impl Script {
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 
-    /// A call with this first key.
     pub(super) fn key(&'static self, key: impl ToRedisArgs) -> Call {
         Call { script: self, keys: key.to_redis_args(), args: Vec::new() }
     }
 
-    /// A call with this first argument.
     pub(super) fn arg(&'static self, arg: impl ToRedisArgs) -> Call {
         Call { script: self, keys: Vec::new(), args: arg.to_redis_args() }
     }

@@ -1,4 +1,4 @@
-//! What ZooKeeper's errors mean.
+//! The meaning of ZooKeeper's errors.
 
 use zookeeper_client::Error;
 
@@ -7,12 +7,12 @@ use crate::{BackendError, BackendErrorKind};
 pub(super) fn backend_error(error: impl Into<Error>) -> BackendError {
     let error = error.into();
     let kind = match error {
-        // the client library gives up a session when the servers have, and when it cannot connect any more
+        // the client library ends a session when the servers have ended it, and when it can no longer connect
         Error::SessionExpired | Error::SessionMoved | Error::ClientClosed => {
             BackendErrorKind::LeaseGone
         }
         Error::QuotaExceeded | Error::Throttled | Error::NotReadOnly => BackendErrorKind::Refused,
-        // an answer that makes no sense makes none the next time either
+        // an answer that cannot be parsed will not be parsed the next time either
         Error::UnmarshalError { .. }
         | Error::UnexpectedError(_)
         | Error::NoAuth

@@ -1,22 +1,22 @@
 //! How claims are written as nodes.
 //!
 //! A claim on the lock `NAME` is an ephemeral sequential node `ROOT/NAME/_c_<guid>-lock-<sequence>`, as Curator's
-//! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID consists of the session's id and the claim's number, so no
-//! two claims share one, and a claim whose answer was lost can be found by it.
+//! `InterProcessMutex` with the path `ROOT/NAME` writes it. The GUID consists of the session's id and the claim's number. So
+//! each claim has its own, by which it can be found if the answer to its put was lost.
 
 use std::fmt::Write as _;
 
 use crate::Claim;
 
-/// The text before the GUID and behind it.
+/// The text before the GUID, and the text after it.
 const BEFORE: &str = "_c_";
 const BEHIND: &str = "-lock-";
 
 /// The name of the node that identifies the data. No lock's node has this name: see [`dir`].
 pub(super) const EPOCH: &str = "%epoch";
 
-/// Whether a node's name may contain this character. ZooKeeper is written in Java, which encodes a character beyond the basic
-/// plane as two; ZooKeeper allows neither.
+/// Whether a node's name may contain this character. ZooKeeper, written in Java, encodes a character beyond the basic plane as
+/// two surrogates, and allows neither of them.
 fn is_allowed(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -75,7 +75,7 @@ pub(super) struct Node {
 
 impl Node {
     /// `None` for a node without a sequence number, which is no claim, and for a path. The text before the number does not
-    /// matter: other recipes have other prefixes.
+    /// matter, because other recipes have other prefixes.
     pub(super) fn new(name: &str) -> Option<Self> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (before, digits) = name.split_at(name.len() - digits.min(10));
@@ -89,14 +89,13 @@ impl Node {
         Some(Self { name: name.to_owned(), prefix_length, sequence })
     }
 
-    /// The text before the number.
     pub(super) fn prefix(&self) -> &str {
         &self.name[..self.prefix_length]
     }
 }
 
-/// The order of turns. The server's counter has 32 bits and wraps around, so the distance between two numbers decides: no queue
-/// is as long as half the range.
+/// Sorts nodes by turn. The server's 32-bit counter wraps around, so the distance between two numbers decides: no queue is as
+/// long as half the range.
 pub(super) fn sort(nodes: &mut [Node]) {
     let any = nodes.first().map_or(0, |node| node.sequence);
     nodes.sort_unstable_by_key(|node| node.sequence.wrapping_sub(any));
@@ -106,7 +105,7 @@ pub(super) fn sort(nodes: &mut [Node]) {
 mod tests {
     use super::*;
 
-    /// Goal: turns follow the sequence number, whatever prefix it has, also where the counter wraps around.
+    /// Goal: turns follow the sequence numbers, whatever the prefixes, also where the counter wraps around.
     #[test]
     fn turns_follow_the_sequence() {
         let turns = [

@@ -85,8 +85,7 @@ pub struct ZooKeeper {
 }
 
 impl OnThread<ZooKeeper> {
-    /// A backend for these options. Nothing is sent before a session is opened, so a ZooKeeper that is not there yet
-    /// is no error.
+    /// A backend for these options. It connects only when a session is opened, so ZooKeeper need not run yet.
     ///
     /// # Errors
     /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, such as a root that is no path of a node
@@ -125,9 +124,9 @@ impl OnThread<ZooKeeper> {
 impl ZooKeeper {
     async fn connect(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let ZooKeeperOptions { servers, user, request_timeout, .. } = &self.options;
-        // two thirds of it are the TTL: see the module's documentation
+        // the TTL is two thirds of the session timeout: see the module's documentation
         let session_timeout = ttl * 3 / 2;
-        // the client library pings so often that it notices a dead connection in this time
+        // the client library pings often enough to notice a dead connection within this time
         let silence = (*request_timeout).min(session_timeout / 5);
         let mut connector = Client::connector()
             .with_session_timeout(session_timeout)
@@ -148,7 +147,7 @@ impl ZooKeeper {
             }
         };
         let client = client.unwrap_or(Err(Error::Timeout)).map_err(|error| match error {
-            // the error of a server that has just lost the others, or of another kind of server
+            // the error of a server that has just lost its leader, or of a server of another kind
             Error::UnmarshalError { .. } | Error::UnexpectedError(_) => {
                 BackendError::transient(error)
             }
@@ -213,8 +212,8 @@ impl Backend for ZooKeeper {
         self.session(lease.id)?.renew().await
     }
 
-    /// Gives up the session at once. Its end is sent as soon as a server can be reached, even if nobody waits for this and the
-    /// backend was dropped.
+    /// Gives up the session at once. The session's end is sent as soon as a server can be reached, even if nobody waits for it
+    /// and the backend was dropped.
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
         let Ok(session) = self.session(lease.id) else { return Ok(()) };
         session.give_up();
@@ -240,12 +239,12 @@ impl Backend for ZooKeeper {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         match self.session(claim.lease) {
             Ok(session) => session.release(claim).await,
-            // the claim went with its session
+            // the claim ended with its session
             Err(_) => Ok(Released::Gone),
         }
     }
 
-    /// Each claim asks from the start.
+    /// Does nothing: each claim asks for its turn from the start.
     async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
         Ok(())
     }

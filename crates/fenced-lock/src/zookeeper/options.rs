@@ -25,8 +25,8 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ZooKeeperOptions {
-    /// The servers, `HOST:PORT` each, separated by commas. A server that is no ZooKeeper, or does not agree with us on TLS, looks
-    /// like one that does not answer. The server's log has the reason, and so has the client library's, with the target
+    /// The servers, `HOST:PORT` each, separated by commas. A server of another kind, or one whose TLS setting differs from this
+    /// one, looks like a silent server. The server's log has the reason, and so has the client library's, with the target
     /// `zookeeper_client`.
     pub servers: String,
     /// The node that contains the locks. The lock `NAME` is the lock of Curator's `InterProcessMutex` with the path `ROOT/NAME`,
@@ -36,8 +36,8 @@ pub struct ZooKeeperOptions {
     /// The user, `NAME:PASSWORD`, for ZooKeeper's scheme `digest`. With a user, only the same user can use what this
     /// library makes; without one, everybody can.
     pub user: Option<String>,
-    /// The CA certificates (PEM) that the servers' certificates and names are checked against. Connections are not
-    /// encrypted if `None`.
+    /// The CA certificates (PEM) that the servers' certificates and names are checked against. `None` means connections without
+    /// encryption.
     ///
     /// A program with the feature `zookeeper-tls` links two cryptography libraries, and must tell rustls which one to use
     /// (`CryptoProvider::install_default`) before it uses rustls elsewhere. If it has not done so when a backend with a `ca` is
@@ -46,12 +46,12 @@ pub struct ZooKeeperOptions {
     /// With a [`ca`](Self::ca): the client certificate and its key (PEM), which ZooKeeper asks for by default. A certificate
     /// gives the right to connect; the [`user`](Self::user) gives rights to nodes.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that a request may take. A server that is silent for longer is left for the next one.
+    /// The longest that a request may take. After a longer silence, the client turns to the next server.
     pub request_timeout: Duration,
 }
 
 impl ZooKeeperOptions {
-    /// These servers, the root `/locks`, no user, no certificates, and two seconds for a request.
+    /// Options for these servers: the root `/locks`, two seconds for a request; neither user nor certificates.
     pub fn new(servers: impl Into<String>) -> Self {
         Self {
             servers: servers.into(),
@@ -63,7 +63,7 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// These options with their limits applied.
+    /// The options, with their limits applied.
     pub(super) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
         for server in self.servers.split(',') {
@@ -110,7 +110,7 @@ impl ZooKeeperOptions {
 }
 
 impl fmt::Debug for ZooKeeperOptions {
-    /// Without the user's password and the key, and without the servers if a password may be among them.
+    /// Leaves out the user's password and the key, and the servers if a password may be among them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZooKeeperOptions")
             .field("servers", &shown(&self.servers))

@@ -1,9 +1,9 @@
 //! A lock's queue, as its watch has shown it.
 //!
-//! [`WatchedQueue`] tells the claims of this process where they stand. It needs a number for each change. ZooKeeper's events have
-//! none, so they are counted as they arrive. A claim whose put was answered has the number of a change that the watch has yet to
-//! show: so a list requested before the answer says nothing of the claim, and a later list without the claim says that it is
-//! gone. While a list is awaited, no event of the queue's own watch is applied, because the list may contain it.
+//! [`WatchedQueue`] tells the claims of this process where they stand. It needs a number for each change. ZooKeeper's events
+//! have none, so they are numbered as they arrive. A claim whose put was answered gets the number of a change that the watch
+//! has yet to show. So a list that was requested before the answer may lack the claim; if a later list lacks it, the claim is
+//! gone. While a list is awaited, no event of the queue's own watch is applied, because the list may contain it already.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::{Claim, Ticket, Token};
 /// The claims on one lock.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Set once the queue is watched and was read: the task that follows it.
+    /// Set once the queue is watched and was read: the task that follows the watch.
     pub(super) watched: Arc<OnceCell<AbortOnDropHandle<()>>>,
-    /// Our claims have the prefixes of their nodes as keys.
+    /// Claims of this process are keyed by the prefixes of their nodes.
     pub(super) claims: WatchedQueue<()>,
     /// How many times events may have been missed. A list requested before the latest such time may lack a claim that no event
-    /// shows.
+    /// will show.
     gaps: u64,
-    /// The place of the last node that was looked at. The places of other nodes are counted from it.
+    /// The place of the node that was last looked at. The places of other nodes are counted from it.
     last_place: Option<i64>,
-    /// Whether a claim came since the last look.
+    /// Whether a claim was added since the last look.
     was_used: bool,
 }
 
 impl Queue {
-    /// Adds a claim before its request is sent. Returns also whether the claim was here already: an earlier request may have been
-    /// carried out.
+    /// Adds a claim before its request is sent. Returns also whether the claim was here already: then an earlier request may
+    /// have been carried out.
     pub(super) fn expect(&mut self, claim: &Claim) -> (Ticket, bool) {
         self.was_used = true;
         let prefix = prefix(claim);
@@ -40,13 +40,13 @@ impl Queue {
         (self.claims.expect(prefix.as_bytes()), was_known)
     }
 
-    /// Notes that a claim was made.
+    /// Records that the claim's node exists.
     pub(super) fn made(&mut self, claim: &Claim, node: &Node, token: Token) {
         let made = Made { place: self.place(node), change: self.claims.latest_change() + 1, token };
         self.claims.made(prefix(claim).as_bytes(), made);
     }
 
-    /// Notes that a claim is about to be deleted. Returns its node if it was made.
+    /// Records that a claim is about to be deleted. Returns its node if the node was made.
     pub(super) fn mark_gone(&mut self, claim: &Claim) -> Option<String> {
         let prefix = prefix(claim);
         self.claims.mark_gone(prefix.as_bytes());
@@ -75,8 +75,8 @@ impl Queue {
         self.claims.apply(vec![event]);
     }
 
-    /// Takes a node out. Returns `true` if the queue must be read again before anything is granted: a claim of ours that goes
-    /// without our doing may have gone with the session, whose other claims are reported one by one.
+    /// Removes a node. Returns `true` if the queue must be read again before anything is granted: a claim of this process that
+    /// vanishes without its doing may have ended with the session, whose other claims the servers report one by one.
     #[must_use]
     pub(super) fn deleted(&mut self, node: &Node) -> bool {
         let event = self.event(node, self.claims.latest_change() + 1, false);
@@ -93,14 +93,14 @@ impl Queue {
         was_taken
     }
 
-    /// Notes that events may have been missed: nothing is granted until the queue is read again.
+    /// Records that events may have been missed: nothing is granted until the queue is read again.
     pub(super) fn interrupted(&mut self) {
         self.gaps += 1;
         self.claims.interrupted();
     }
 
-    /// Notes that the queue can no longer be followed. Tells our claims that they are gone, but does not forget them: those that
-    /// exist must still be withdrawn.
+    /// Records that the queue can no longer be followed. Tells this process' claims that they are gone, but does not forget
+    /// them: existing nodes must still be deleted.
     pub(super) fn end(&mut self) {
         self.watched = Arc::default();
         for key in self.claims.own_keys() {
@@ -108,7 +108,7 @@ impl Queue {
         }
     }
 
-    /// Whether the queue is not watched and has no claim of ours.
+    /// Whether nobody watches the queue and it has no claim of this process.
     pub(super) fn is_unused(&self) -> bool {
         self.claims.own_keys().next().is_none() && !self.watched.initialized()
     }
@@ -118,7 +118,8 @@ impl Queue {
         std::mem::take(&mut self.was_used) || self.claims.own_keys().next().is_some()
     }
 
-    /// The event of a node that came or went. Other clients' prefixes may repeat, so their keys are whole names.
+    /// The event for a node that appeared or vanished. Prefixes of other clients may repeat, so their nodes are keyed by whole
+    /// names.
     fn event(&mut self, node: &Node, change: i64, is_there: bool) -> Event<()> {
         let (prefix, name) = (node.prefix().as_bytes(), node.name.as_bytes());
         let key = if self.claims.is_own(prefix) { Key::from(prefix) } else { Key::from(name) };
@@ -167,8 +168,8 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), status);
     }
 
-    /// Goal: when a claim goes without our doing, the next of ours is granted only after the queue was read again: it may have
-    /// gone with the same session.
+    /// Goal: when a claim of this process vanishes without its doing, its next claim is granted only after the queue was read
+    /// again, because that claim may have ended with the same session.
     #[test]
     fn the_end_of_a_session_grants_nothing() {
         for is_leaving in [false, true] {
@@ -204,7 +205,7 @@ mod tests {
         assert_status(&ticket, ClaimStatus::Gone);
     }
 
-    /// Goal: turns go on where the servers' counter wraps around.
+    /// Goal: places keep growing where the servers' counter wraps around.
     #[test]
     fn places_go_on() {
         let mut queue = Queue::default();

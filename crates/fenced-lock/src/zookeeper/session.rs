@@ -20,15 +20,15 @@ use super::queue::Queue;
 use crate::backoff::Backoff;
 use crate::{BackendError, BackendErrorKind, Claim, Lease, QueueEntry, Released, Ticket, Token};
 
-/// How often each queue is looked at. An unused queue is watched no longer; a queue in which claims wait is read again, in case
-/// an event of it was lost.
+/// How often each queue is looked at. A queue without use is then unwatched; a queue with waiting claims is read again, in case
+/// one of its events was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// How many claims are read at a time: a request may have a megabyte.
 const MOST_READS: usize = 1000;
 
-/// How many requests may be under way; further ones wait. With so few, each is answered in time: a request that times out is sent
-/// again, and the server must do both.
+/// How many requests may be under way; further ones wait. This few are each answered in time. A request that timed out is sent
+/// again, and then the server has to carry out both.
 const MOST_UNDER_WAY: usize = 64;
 
 /// How many bytes of paths may have watches of their own. After a reconnect the client library repeats its watches to the server.
@@ -55,7 +55,7 @@ pub(super) struct Connected {
 /// The state of a session until it is given up.
 #[derive(Default)]
 struct Open {
-    /// Stands before the client, so that a drop tells the holders first.
+    /// Declared before the client, so that a drop tells the holders first.
     queues: HashMap<Arc<str>, Queue>,
     /// The session ends when the last copy of its client is dropped.
     client: Option<Client>,
@@ -64,8 +64,8 @@ struct Open {
 }
 
 impl Open {
-    /// Asks for all queues to be read again that the watch on the root shows, since events may have been missed; this includes a
-    /// queue whose list was requested without a watch. Until then nothing is granted in them.
+    /// Asks to read all queues again that the watch on the root shows, since events may have been missed. This includes a queue
+    /// whose list was requested while the root was not watched. Until a queue is read again, nothing is granted in it.
     fn root_missed_news(&mut self) {
         for (name, missed) in self.by_root.values() {
             if let Some(queue) = self.queues.get_mut(name) {
@@ -158,7 +158,7 @@ impl Connected {
         held: Option<&Claim>,
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
-        // before the request: the watch may show its node before the answer comes
+        // before the request, because the watch may show the node before the answer arrives
         let ((ticket, was_sent), watched) = {
             let mut open = self.open.lock();
             let queue = open.queues.entry(Arc::clone(&claim.name)).or_default();
@@ -186,7 +186,6 @@ impl Connected {
         Ok(put?.map(|_| ticket))
     }
 
-    /// Makes the node of a claim.
     async fn create(&self, client: &Client, claim: &Claim) -> Result<Made, BackendError> {
         let dir = self.dir(&claim.name);
         let (path, label) = (format!("{dir}/{}", prefix(claim)), claim.label.as_bytes());
@@ -206,7 +205,7 @@ impl Connected {
         Err(backend_error(Error::NoNode))
     }
 
-    /// Deletes the node of `held` and makes that of `next`, or neither; `None` if `held` is gone.
+    /// Deletes the node of `held` and makes the node of `next`, or does neither; `None` if `held` is gone.
     async fn exchange(
         &self,
         client: &Client,
@@ -248,7 +247,8 @@ impl Connected {
         self.look_up(client, &format!("{}/{}", self.dir(&claim.name), node.name)).await
     }
 
-    /// The node at this path, if it exists and is ours: a node of another session is about to go, see CURATOR-498.
+    /// The node at this path, if it exists and belongs to this session: a node of another session is about to vanish, see
+    /// CURATOR-498.
     async fn look_up(&self, client: &Client, path: &str) -> Result<Option<Made>, BackendError> {
         let stat = self.ask(|| client.check_stat(path)).await.map_err(backend_error)?;
         let ours = stat.filter(|stat| stat.ephemeral_owner == self.lease.id);
@@ -266,12 +266,12 @@ impl Connected {
         claim: &Claim,
     ) -> Result<Option<Ticket>, BackendError> {
         let client = self.client()?;
-        // a claim that must be withdrawn would make other tries fail
+        // a claim that must be withdrawn would make the tries of others fail
         if !self.list(&client, &claim.name).await?.is_empty() {
             return Ok(None);
         }
         let Some(ticket) = self.put(claim, None).await? else { return Ok(None) };
-        // after any failure from here on, the claim may be in the queue
+        // after a failure from here on, the claim may be in the queue
         let nodes = self.list(&client, &claim.name).await.map_err(BackendError::transient)?;
         if nodes.first().is_some_and(|first| first.prefix() == prefix(claim)) {
             self.with(&claim.name, |queue| queue.claims.granted(prefix(claim).as_bytes()));
@@ -283,7 +283,7 @@ impl Connected {
 
     pub(super) async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         if !self.with(&claim.name, |queue| queue.claims.is_own(prefix(claim).as_bytes())) {
-            // the watch has shown its deletion, or it was never made
+            // the watch has shown the node's deletion, or the node was never made
             return Ok(Released::Gone);
         }
         let client = self.client()?;
@@ -421,7 +421,7 @@ impl Connected {
         Ok(Watch::Root(missed, watching))
     }
 
-    /// Passes on the events below the root.
+    /// Passes the events below the root on to the queues.
     async fn follow_root(self: Arc<Self>, mut watcher: PersistentWatcher) {
         let root = format!("{}/", self.options.root);
         let mut backoff = Backoff::default();
@@ -469,7 +469,7 @@ impl Connected {
         }
     }
 
-    /// Reads a queue that is watched already: in the other order, events could be missed.
+    /// Reads a queue. It must be watched first, or events between could be missed.
     async fn read(&self, name: &str) -> Result<(), BackendError> {
         let client = self.client()?;
         let asked = self.with(name, |queue| queue.asked());
@@ -559,7 +559,8 @@ impl Connected {
         self.remove_unused(&claim.name);
     }
 
-    /// Removes a queue that is neither watched nor has a claim of ours. A watched queue is removed by the task that follows it.
+    /// Removes a queue that nobody watches and that has no claim of this process. The task that follows a watched queue removes
+    /// that queue.
     fn remove_unused(&self, name: &str) {
         let mut open = self.open.lock();
         if open.queues.get(name).is_some_and(Queue::is_unused) {
@@ -592,8 +593,8 @@ impl Connected {
     }
 }
 
-/// Whether an error is an answer of the leader, such as missing rights. A server's own answer, for example that it is busy, is
-/// none.
+/// Whether the error is an answer of the leader, such as missing rights. A server gives some errors by itself, for example that
+/// it is busy.
 fn is_of_the_leader(error: &MultiWriteError) -> bool {
     matches!(error, MultiWriteError::OperationFailed { source: Error::NoAuth, .. })
 }
@@ -603,8 +604,8 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
-    /// Goal: a queue that was loaded while the root was not watched, or from a list that was requested then, grants nothing
-    /// before it is read again: another client's claim may have come meanwhile.
+    /// Goal: nothing is granted in a queue that was loaded while the root was not watched, or from a list requested then,
+    /// before the queue is read again: another client's claim may have been added meanwhile.
     #[test]
     fn what_the_watch_on_the_root_missed_grants_nothing() {
         let (mut open, missed) = (Open::default(), Arc::<Notify>::default());
@@ -630,7 +631,7 @@ mod tests {
         assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));
     }
 
-    /// Goal: only an answer that no server gives without the leader renews a lease.
+    /// Goal: a lease is renewed only by an answer that a server cannot give without the leader.
     #[test]
     fn only_the_leader_renews() {
         let is_of_the_leader =

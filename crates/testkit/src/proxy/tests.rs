@@ -31,7 +31,7 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).await.unwrap()
 }
 
-/// Goal: a held chunk arrives even if its client has given up meanwhile: a late packet.
+/// Goal: a held chunk arrives even after its client has given up, as a late packet does.
 #[tokio::test]
 async fn what_was_held_arrives_late() {
     let (port, got) = echo().await;
@@ -46,8 +46,8 @@ async fn what_was_held_arrives_late() {
     eventually("it arrives", async || got.load(Ordering::Relaxed) == 1).await;
 }
 
-/// Goal: a delay adds latency in both directions and costs no throughput: chunks do not wait for one another. If they did, they
-/// would take longer than this test may.
+/// Goal: a delay adds latency in both directions and costs no throughput, because chunks do not wait for one another. If they
+/// did, they would take longer than this test may.
 #[tokio::test]
 async fn delays_do_not_add_up() {
     let (port, _) = echo().await;

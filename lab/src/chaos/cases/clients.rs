@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         goes_on_within: Duration::from_secs(1),
         ..Case::new("client-gone", "clients go away in mid-request", &cut_clients)
     };
-    // a client may believe an answer that says that nothing was taken
+    // clients that believe every answer, also one that says that nothing was taken
     let believing = Case { load_flags: &["--retries", "0"], ..gone };
 
     let fault =
@@ -94,7 +94,7 @@ async fn swallow_answers(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Cuts the client connections of an instance. Every other time the store is slow before, so that many requests are in flight.
+/// Cuts the client connections of an instance. Before every other cut the store is slow, so that many requests are in flight.
 async fn cut_clients(scene: &mut Scene) -> Result<()> {
     let is_slow = scene.turn(2) == 1;
     if is_slow {
@@ -130,7 +130,6 @@ async fn flood(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Opens feeds at one instance.
 async fn open_feeds(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;
@@ -139,7 +138,6 @@ async fn open_feeds(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Reads the sale at one instance.
 async fn look(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();
     let port = scene.cluster.instances[index].port;

@@ -16,7 +16,6 @@ use testkit::cluster::Proxied;
 /// How long a member is away: longer than the sale may pause.
 const AWAY: Duration = Duration::from_secs(10);
 
-/// How long a watch is broken.
 const BREAK: Duration = Duration::from_millis(700);
 
 /// The longest `Retry-After` of a refusal.
@@ -83,7 +82,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Kills and pauses the leader in turn.
 async fn lose_leader(scene: &mut Scene) -> Result<()> {
     let kills = scene.turn(2) == 0;
     let index = scene.leader().await?;

@@ -32,7 +32,6 @@ pub(super) fn all() -> Vec<Case> {
     .concat()
 }
 
-/// The names of the scenarios.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     all().into_iter().filter(|case| case.control.is_none()).map(|case| case.name)
 }

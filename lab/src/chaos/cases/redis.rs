@@ -31,8 +31,8 @@ pub(super) fn cases() -> Vec<Case> {
     let failed_over = Case {
         redis_replicas: 2,
         flags: &["--redis-replicas", "1"],
-        // a failover may take longer than a client waits; and a batch that no replica confirmed is lost, which may undo that
-        // all was sold or held for a reader
+        // a failover may take longer than a client waits; it may also lose a batch that no replica confirmed, and then a reader
+        // was wrongly told that all was sold or held
         tolerates: &["failed", "unanswered", "sold_out_too_early", "not_all_held"],
         round: Duration::from_secs(12),
         rounds: 2,
@@ -100,7 +100,7 @@ async fn kill(scene: &mut Scene) -> Result<()> {
 }
 
 /// Lets the sentinels replace a primary that dies after its replicas stopped following it. The former primary comes back as a
-/// replica. Each failover begins after the sale has gone on from the one before, so that no pause has the length of two.
+/// replica. Each failover begins after the sale has gone on from the one before, so that no pause contains two of them.
 async fn fail_over(scene: &mut Scene) -> Result<()> {
     scene.until_all_sell(Duration::from_millis(150)).await?;
     let alone = scene.random_millis(100, 400);
@@ -156,7 +156,6 @@ async fn roll_back(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// The append-only file.
 fn appended(dir: &Path) -> io::Result<PathBuf> {
     let mut files = std::fs::read_dir(dir)?.filter_map(Result::ok).map(|entry| entry.path());
     let is_appended = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");

@@ -85,7 +85,7 @@ async fn refuse_name(scene: &mut Scene) -> Result<()> {
     if scene.evidence.times == 1 {
         let port = scene.cluster.instances[0].port;
         probe::http(Method::PUT, port, "/stock?item=refused", r#"{"stock":9}"#).await?;
-        // only once the sale runs: an instance does not become ready while a lock is refused
+        // only once the sale runs, because an instance does not become ready while a lock is refused
         let all = RoleRevokePermissionOptions::new().with_prefix();
         let mut root = scene.member().root().await?;
         root.role_revoke_permission(etcd::USER, format!("{LOCK_NAME}:"), Some(all)).await?;

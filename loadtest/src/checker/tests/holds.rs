@@ -1,12 +1,12 @@
-//! Damage to a sale with holds and users: each must fail for its own reason.
+//! Damage to a sale with holds and users. Each damage must fail for its own reason.
 
 use super::*;
 
-/// What happened at a time in milliseconds, and whether a buyer was told.
+/// A time in milliseconds, the event, the order's number, and whether its buyer was told.
 #[derive(Clone, Copy)]
 struct Step(u64, Event, usize, bool);
 
-/// Ten units: six are paid (of them one twice), two cancelled, and three holds end, one under a buyer who pays too late.
+/// A sale of ten units. Six are paid, one of them twice; two are cancelled; three holds end, one of them before its buyer pays.
 fn steps() -> Vec<Step> {
     let number = |n: u64| usize::try_from(n).expect("small");
     let orders = (0..10).map(|n| Step(10 * n, Event::Reserved, number(n), true));
@@ -22,12 +22,12 @@ fn steps() -> Vec<Step> {
     orders.chain(paid).chain(others).collect()
 }
 
-/// Each question takes 5 ms.
+/// A request that took 5 ms.
 fn asked(at: u64, outcome: FinalOutcome) -> Order {
     Order { sent: at * 1000, last_sent: at * 1000, ended: at * 1000 + 5000, ..order(0, outcome) }
 }
 
-/// Told that all is held, and given up.
+/// An order that is told that all is held, after which its buyer gives up.
 fn held_out(at: u64) -> Order {
     let order = asked(at, HeldOut);
     Order { held: vec![Held { sent: order.sent, ended: order.ended, again: None }], ..order }
@@ -59,14 +59,15 @@ fn run(steps: &[Step]) -> History {
     history(sale, setup, orders)
 }
 
-/// Another run, with other steps.
+/// Replaces the run by one with changed steps.
 fn again(it: &mut History, change: impl FnOnce(&mut Vec<Step>)) {
     let mut steps = steps();
     change(&mut steps);
     *it = run(&steps);
 }
 
-/// What happens late to the order that was told that all is held, and whether an attempt of it had no answer.
+/// Adds these late events for the order that was told that all is held; `in_doubt` says whether one of its attempts had no
+/// answer.
 fn late(it: &mut History, events: &[Event], in_doubt: bool) {
     again(it, |steps| {
         let steps_of = |(n, event): (u64, &Event)| {
@@ -77,7 +78,8 @@ fn late(it: &mut History, events: &[Event], in_doubt: bool) {
     it.orders[10].in_doubt = in_doubt;
 }
 
-/// An attempt without an answer of the order that was told that all is held is accepted before 2205 ms; it was last sent at this time.
+/// The order that was told that all is held is accepted before 2205 ms, by an attempt without an answer. `last_sent` is the
+/// time of its last sending.
 fn stands(it: &mut History, last_sent: u64) {
     again(it, |steps| {
         steps.insert(19, Step(432, Event::Reserved, 10, false));
@@ -86,7 +88,7 @@ fn stands(it: &mut History, last_sent: u64) {
     it.orders[10] = Order { sent: 200_000, in_doubt: true, ..held_out(last_sent) };
 }
 
-/// All ten units are paid, and this is told to another buyer.
+/// All ten units are paid, and this other order gets its answer then.
 fn all_paid(it: &mut History, order: Order) {
     again(it, |steps| {
         steps.truncate(16);
@@ -97,7 +99,7 @@ fn all_paid(it: &mut History, order: Order) {
     it.orders[10] = order;
 }
 
-/// The order that was told that all is held is tried again at 2250 ms and accepted, as the entry at this place.
+/// The order that was told that all is held is tried again at 2250 ms, and accepted as the entry at `place`.
 fn waits(it: &mut History, place: usize) {
     again(it, |steps| {
         steps.insert(place, Step(2250, Event::Reserved, 10, true));
@@ -107,13 +109,13 @@ fn waits(it: &mut History, place: usize) {
     it.orders[10] = Order { sent: 200_000, held, ..it.orders[10].clone() };
 }
 
-/// Orders that come back late.
+/// These orders are returned late.
 fn comes_back(it: &mut History, orders: &[usize]) {
     let back = orders.iter().map(|number| Step(2500, Event::Returned, *number, true));
     again(it, |steps| steps.extend(back));
 }
 
-/// The only hold from before the run, of so many units, ends.
+/// The one hold from before the run, with this quantity, ends.
 fn end_earlier(it: &mut History, quantity: u64) {
     let order = "another-client".to_owned();
     it.ledger.push(LedgerEntry { order, quantity, ..it.ledger[20].clone() });
@@ -129,18 +131,18 @@ fn first_answer(it: &mut History) -> FinalOutcome {
 
 const DAMAGES: &[Mutation] = &[
     ("", "5 came back meanwhile; none was told sold out, and 1 gave up while all was held", |_| {}),
-    // held is not sold, and what is sold is not held
+    // held units are not sold, and sold units are not held
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(200, SoldOut)),
     ("", "10 of 10 units sold", |it| all_paid(it, asked(500, SoldOut))),
     ("", "10 of 10 units sold", |it| all_paid(it, held_out(200))),
     ("sold_out_too_early", "such as run-10", |it| all_paid(it, asked(200, SoldOut))),
     ("not_all_held", "such as run-10", |it| all_paid(it, held_out(500))),
-    // where it is not known what is held, each may be so
+    // if the number of held units is unknown, every sold unit may be held
     ("", "PASS", |it| {
         it.orders[10] = asked(200, SoldOut);
         (it.setup.before.held, it.setup.before.units) = (None, None);
     }),
-    // an instance of an earlier build does not tell the units, and then what is sold may seem to be held
+    // an instance of an earlier build does not report the units, so sold units may seem to be held
     ("", "10 of 10 units sold", |it| {
         all_paid(it, held_out(500));
         it.after[1].1.units = None;
@@ -151,7 +153,7 @@ const DAMAGES: &[Mutation] = &[
         it.orders[10] = held_out(410);
         it.after[1].1.units = None;
     }),
-    // tried again when units had come back; told then that all is held; and accepted before it was tried again
+    // tried again after units came back; told that all is held after that; accepted before it was tried again
     ("", "PASS", |it| waits(it, 21)),
     ("not_all_held", "such as run-10, sent at 2.230000 s", |it| {
         waits(it, 21);
@@ -165,7 +167,7 @@ const DAMAGES: &[Mutation] = &[
             waits(it, 19);
         },
     ),
-    // accepted by an attempt without an answer, and told then that all is held
+    // accepted by an attempt without an answer, and later told that all is held
     ("untold not_all_held", "such as run-10", |it| {
         stands(it, 2300);
         let LedgerEntry { remaining, token, position, .. } = it.ledger[19];
@@ -186,7 +188,7 @@ const DAMAGES: &[Mutation] = &[
         let unknown = Order { abandoned: true, ..asked(600, Unknown) };
         *it.orders[9].change(Event::Confirmed) = unknown;
     }),
-    // more than there were, until units came back
+    // more units than there were, until some came back
     ("oversold", "11 units were sold in 12 orders, and there were 10: 1 too many", |it| {
         again(it, |steps| {
             steps.insert(10, Step(100, Event::Reserved, 10, true));
@@ -207,7 +209,7 @@ const DAMAGES: &[Mutation] = &[
     ("still_held", "1 order was held after the end, such as run-11", |it| {
         again(it, |steps| steps.truncate(21));
     }),
-    // units from nothing: more come back than were taken, or those of an order that was refused or not recorded
+    // units from nothing: more come back than were taken, or the units of an order that was refused or not recorded
     ("wrong_quantity", "1 order was in the ledger with other units, such as run-9", |it| {
         it.ledger[20].quantity = 3;
         renumber(it);
@@ -220,15 +222,15 @@ const DAMAGES: &[Mutation] = &[
         it.ledger.push(LedgerEntry { order, ..it.ledger[20].clone() });
         renumber(it);
     }),
-    // a hold from before the run, of one unit or of more than were taken
+    // a hold from before the run ends, of one unit, or of more units than were taken
     ("", "PASS", |it| end_earlier(it, 1)),
     ("not_held", "such as another-client", |it| end_earlier(it, 100)),
-    // nor does that one explain the end of an order that was refused
+    // nor does such a hold explain the end of an order that was refused
     ("not_held", "such as run-10", |it| {
         again(it, |steps| steps.push(Step(2500, Event::Expired, 10, false)));
         (it.setup.before.held, it.setup.before.units) = (Some(1), None);
     }),
-    // of changes without an answer
+    // the same by changes without an answer
     ("wrong_quantity", "such as run-9", |it| {
         again(it, |steps| steps[20].1 = Event::Cancelled);
         *it.orders[9].change(Event::Cancelled) = Order { abandoned: true, ..asked(600, Unknown) };
@@ -238,19 +240,19 @@ const DAMAGES: &[Mutation] = &[
     ("ledger_does_not_add_up", "a counts 3 holds, and it has 0", |it| {
         it.after.iter_mut().for_each(|(_, after)| after.held = Some(3));
     }),
-    // all held, and an attempt without an answer arrives when units came back; its buyer cancels or not
+    // all is held, and an attempt without an answer arrives after units came back; its buyer cancels, or does not
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Expired], true)),
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Confirmed], true)),
     ("untold", "such as run-10", |it| late(it, &[Event::Reserved, Event::Expired], false)),
-    // accepted, which another buyer's answer shows, and told otherwise to a later attempt
+    // accepted, as another buyer's answer shows, while a later attempt was told otherwise
     ("", "PASS", |it| stands(it, 2100)),
     ("untold not_all_held", "such as run-10", |it| stands(it, 2300)),
     ("change_lost", "such as run-10, told that it is unknown", |it| {
         stands(it, 2100);
         *it.orders[10].change(Event::Cancelled) = asked(2300, FinalOutcome::UnknownOrder);
     }),
-    // cancelled in vain, and what was accepted cannot be unknown
+    // the buyer cancels in vain; an accepted order cannot be unknown
     ("", "PASS", |it| {
         it.orders[10].in_doubt = true;
         *it.orders[10].change(Event::Cancelled) = asked(300, FinalOutcome::UnknownOrder);
@@ -258,7 +260,7 @@ const DAMAGES: &[Mutation] = &[
     ("change_lost", "such as run-3, told that it is unknown", |it| {
         *it.orders[3].change(Event::Cancelled) = asked(2000, FinalOutcome::UnknownOrder);
     }),
-    // an order that was final comes back: once, and its buyer is told
+    // a final order is returned, once, and its buyer is told
     ("", "5 of 10 units sold, each exactly once; 6 came back", |it| comes_back(it, &[3])),
     ("untold", "such as run-3", |it| {
         comes_back(it, &[3]);
@@ -297,7 +299,7 @@ const DAMAGES: &[Mutation] = &[
         let retried = Order { sent: 0, in_doubt: true, ..asked(2206, first_answer(it)) };
         it.orders[8] = Order { changes: it.orders[8].changes.clone(), ..retried };
     }),
-    // longer than is awaited: said, and not claimed
+    // a hold is too long to be awaited: the report says so, and claims nothing
     ("", "3 orders were still held, and whether that ends was not awaited", |it| {
         it.setup.before.hold_seconds = Some(61);
         it.ledger.truncate(19);
@@ -310,7 +312,7 @@ const DAMAGES: &[Mutation] = &[
         renumber(it);
     }),
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(2500, SoldOut)),
-    // it is the last attempt that was told so, not the one before
+    // the last attempt was refused, and not the one before
     ("sold_out_too_early", "such as run-10, sent at 2.500000 s", |it| {
         it.orders[10] = Order { sent: 200_000, ..asked(2500, SoldOut) };
     }),
@@ -325,17 +327,17 @@ const DAMAGES: &[Mutation] = &[
             again(it, |steps| steps[19].0 = 1900);
         },
     ),
-    // told of a cancellation before its buyer asked for it
+    // a buyer is told of a cancellation before asking for it
     ("hold_not_kept", "such as run-6, Cancelled before 0.400000 s, told at 0.380000 s", |it| {
         let early = asked(375, FinalOutcome::Over(Event::Cancelled));
         it.orders[6].changes.insert(0, (Event::Confirmed, early));
     }),
-    // too late, also if its buyer got no answer
+    // confirmed too late, also if its buyer got no answer
     ("hold_not_kept", "such as run-9, Confirmed after 2.200000 s, held until 2.135000 s", |it| {
         again(it, |steps| steps[20].1 = Event::Confirmed);
         *it.orders[9].change(Event::Confirmed) = Order { abandoned: true, ..asked(2200, Unknown) };
     }),
-    // paid, and told so after seven seconds
+    // paid, and answered only after seven seconds
     ("paused slow_order", "such as run-3: for 7.005 s", |it| {
         it.orders[3].changes[0].1.ended += 7_000_000;
     }),
@@ -347,8 +349,8 @@ const DAMAGES: &[Mutation] = &[
     }),
 ];
 
-/// Goal: each damage to the steps of a sale, or to what is known of it, is found for its own reasons. What is in the ledger
-/// twice or lost is tested with random sales.
+/// Goal: each damage to the steps of a sale, or to the record of it, is found for its own reasons. Doubled and lost entries are
+/// tested with random sales.
 #[test]
 fn damages() {
     judge_all(&run(&steps()), LIMITS, DAMAGES);

@@ -1,4 +1,4 @@
-//! Random sales that are right must pass, and damage to them is found.
+//! Random good sales must pass, and damage to them is found.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,37 +14,37 @@ const SEEDS: u64 = 300;
 /// The length of a hold, in milliseconds.
 const HOLD: u64 = 1000;
 
-/// What becomes of the answers to a question.
+/// How a request's answers get lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Answered,
-    /// The first answer was lost, or all of them.
+    /// The first answer is lost, or all of them are.
     Resolved,
     Lost,
     Refused,
     Failed,
 }
 
-/// What takes effect.
+/// Something that takes effect later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Effect {
     Order(Fate),
-    /// The change of an order at this place, unless it does not arrive.
+    /// The later request at this place of an order, unless it does not arrive.
     Change(usize, Fate),
     HoldEnds,
 }
 
-/// A sale in the making.
+/// A sale under construction.
 struct Run {
     sale: Sale,
     setup: Setup,
     orders: Vec<Order>,
-    /// Times in milliseconds, with the numbers of the orders.
+    /// Effects to come: times in milliseconds, with the orders' numbers.
     to_come: BTreeSet<(u64, usize, Effect)>,
 }
 
 impl Run {
-    /// A new question, sent at a time, with its answer. Returns when it takes effect, and whether it arrives.
+    /// A new request, sent at this time, and its answer. Returns when it takes effect, and whether it arrives.
     fn ask(random: &mut SplitMix64, sent: u64) -> (Order, u64, Fate) {
         let ended = sent + random.random_range(1..=200);
         let fate = match random.random_range(0..20) {
@@ -63,7 +63,7 @@ impl Run {
         (asked, at, fate)
     }
 
-    /// Takes effect, and is what the answer says.
+    /// The order takes effect. Returns the outcome for its answer.
     fn order(&mut self, at: u64, number: usize) -> FinalOutcome {
         let quantity = self.setup.plan.quantity;
         let outcome = self.sale.order(&self.setup.id(number), &self.setup.user(number), quantity);
@@ -73,7 +73,7 @@ impl Run {
         outcome
     }
 
-    /// What the buyer does with an order that was accepted: once, twice or not at all.
+    /// The buyer's later requests for an accepted order: once, twice or none.
     fn settle(&mut self, random: &mut SplitMix64, number: usize) {
         let mut from = self.orders[number].ended / 1000;
         for place in 0..random.random_range(0..3) {
@@ -87,8 +87,8 @@ impl Run {
     }
 }
 
-/// A sale as it should be: everything takes effect at one moment between its first sending and its answer, or at any
-/// later one if there was none. Half of the sales have holds, and half have users with a limit.
+/// A good sale: each request takes effect at one moment between its first sending and its answer, or at any later one if it had
+/// no answer. Half of the sales have holds, and half have users with a limit.
 fn random_run(random: &mut SplitMix64) -> History {
     let users = if random.random_bool(0.5) { random.random_range(1..20) } else { 0 };
     let terms = StockState {
@@ -106,7 +106,7 @@ fn random_run(random: &mut SplitMix64) -> History {
         run.to_come.insert((at, number, Effect::Order(fate)));
     }
     while let Some((at, number, effect)) = run.to_come.pop_first() {
-        // half of the questions without an answer did not arrive
+        // half of the requests without an answer do not arrive
         let arrives = random.random_bool(0.5);
         match effect {
             Effect::Order(Fate::Answered | Fate::Resolved) => {
@@ -152,8 +152,7 @@ fn violations(history: &History, longest_pause: Duration) -> Vec<String> {
     found.into_iter().filter_map(|found| found.invariant).collect()
 }
 
-/// Goal: no sale that is right is accused of anything. A limit that is a little less than its longest pause is broken,
-/// and no other invariant.
+/// Goal: a good sale is accused of nothing. A limit slightly below its longest pause is broken, and no other invariant is.
 #[test]
 fn right_sales_pass() {
     for seed in 0..SEEDS {
@@ -165,8 +164,8 @@ fn right_sales_pass() {
     }
 }
 
-/// Goal: in every sale with holds it is found when an end is in the ledger a second time (a unit returned twice, a
-/// cancellation doubled, an expiry after a confirmation), or lost after its buyer was told.
+/// Goal: in every sale with holds, a doubled end in the ledger (a second return, a second cancellation, an expiry after a
+/// confirmation) is found, and so is an end that was lost after its buyer was told.
 #[test]
 fn damaged_ends_are_found() {
     let mut found = BTreeSet::new();
