@@ -2,13 +2,8 @@
 
 mod connect;
 
-use std::ffi::OsStr;
-use std::io;
 use std::net::SocketAddr;
-#[cfg(target_os = "linux")]
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{self as unix, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +11,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -37,13 +31,9 @@ const OPERATORS: usize = 256;
 /// The time to release the lock, even if the requests in flight have used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// A SIGINT this soon after the first signal may be an echo: Ctrl-C reaches all programs of a terminal, and some pass it on.
-const ECHO: Duration = Duration::from_secs(1);
-
-/// Runs one instance until SIGTERM, SIGINT or SIGHUP. Then it is no longer ready. After the time for load balancers to notice, it
-/// accepts no more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores further
-/// signals, but a SIGINT more than a second later ends it at once. A SIGHUP that was ignored from the start, as under `nohup`,
-/// stays ignored.
+/// Runs one instance until SIGTERM or SIGINT. Then it is no longer ready. After the time for load balancers to notice, it accepts no
+/// more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores further signals of
+/// SIGTERM; a further SIGINT ends it at once.
 ///
 /// # Errors
 /// A sentence that says why the instance did not start, or did not stop in order.
@@ -67,7 +57,9 @@ pub async fn serve_with(
         max_connections: room_for(config.max_connections, operators),
         shutdown_grace: config.shutdown_grace,
     };
-    let mut signals = signals().map_err(|error| format!("cannot handle signals: {error}"))?;
+    let listen = |kind| signal(kind).map_err(|error| format!("cannot handle signals: {error}"));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
     let (address, listener) = bind("--listen", config.listen)?;
     let admin = config.admin_listen.map(|address| bind("--admin-listen", address)).transpose()?;
     let peers = config.peer_listen.map(|address| bind("--peer-listen", address)).transpose()?;
@@ -115,7 +107,8 @@ pub async fn serve_with(
     });
     let mut serving = pin!(join_all(servers));
     let signal = tokio::select! {
-        Some(signal) = signals.recv() => signal,
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
         // the servers end only after `stop`
         _ = &mut serving => return Ok(()),
     };
@@ -155,7 +148,7 @@ pub async fn serve_with(
             tracing::info!("stopped");
             Ok(())
         }
-        () = second_interrupt(&mut signals) => {
+        _ = interrupt.recv() => {
             tracing::warn!("a second SIGINT: ending at once");
             Err("a second Ctrl-C ended the instance before it had stopped".into())
         }
@@ -188,19 +181,9 @@ fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> 
 /// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = socket_address(&socket)
-        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    let told = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
     if let Err(error) = told {
         tracing::warn!(%error, "systemd could not be told {state}");
-    }
-}
-
-/// The address of a socket in the file system or, if its name begins with `@`, in the abstract namespace.
-fn socket_address(name: &OsStr) -> io::Result<unix::SocketAddr> {
-    match name.as_bytes() {
-        #[cfg(target_os = "linux")]
-        [b'@', name @ ..] => unix::SocketAddr::from_abstract_name(name),
-        _ => unix::SocketAddr::from_pathname(name),
     }
 }
 
@@ -231,58 +214,9 @@ fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
     room.saturating_sub(others).clamp(1, wanted)
 }
 
-/// The names of received signals: SIGTERM, SIGINT and SIGHUP. They no longer end the process by themselves.
-fn signals() -> io::Result<mpsc::UnboundedReceiver<&'static str>> {
-    let (names, received) = mpsc::unbounded_channel();
-    let all = [
-        ("SIGTERM", SignalKind::terminate()),
-        ("SIGINT", SignalKind::interrupt()),
-        ("SIGHUP", SignalKind::hangup()),
-    ];
-    for (name, kind) in all {
-        // under `nohup` the process outlives its terminal
-        if name == "SIGHUP" && ignores_hang_up() {
-            continue;
-        }
-        let (mut signal, names) = (signal(kind)?, names.clone());
-        tokio::spawn(
-            async move { while signal.recv().await.is_some() && names.send(name).is_ok() {} },
-        );
-    }
-    Ok(received)
-}
-
-/// Waits for a SIGINT that comes more than a second from now: the user does not want to wait for the stop.
-async fn second_interrupt(signals: &mut mpsc::UnboundedReceiver<&'static str>) {
-    let echo_ends = Instant::now() + ECHO;
-    while let Some(signal) = signals.recv().await {
-        if signal == "SIGINT" && Instant::now() >= echo_ends {
-            return;
-        }
-        tracing::info!("{signal}: stopping already");
-    }
-}
-
-/// Whether SIGHUP is ignored. Reads `/proc`; false without it.
-fn ignores_hang_up() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // the lowest bit is signal 1, SIGHUP
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_socket_can_be_abstract() {
-        let [file, abstract_name] =
-            ["/run/notify", "@notify"].map(|name| socket_address(name.as_ref()).expect("a name"));
-        assert_eq!(file.as_pathname(), Some("/run/notify".as_ref()));
-        assert_eq!(abstract_name.as_abstract_name(), Some(&b"notify"[..]));
-    }
 
     #[test]
     fn connections_leave_room_for_other_files() {

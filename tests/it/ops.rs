@@ -140,7 +140,7 @@ async fn the_examples_use_settings_that_exist() {
     assert!(found > 8, "the search finds what is there: {found}");
 }
 
-/// Goal: systemd starts an instance again however it ended, and however often: SIGHUP ends it with 0, and a wrong password of
+/// Goal: systemd starts an instance again however it ended, and however often: SIGINT ends it with 0, and a wrong password of
 /// Redis ends it at once.
 #[test]
 fn systemd_does_not_give_up() {

@@ -42,7 +42,6 @@ pub(crate) async fn run(
     experiment: impl AsyncFnOnce(&OwnedDir) -> Result<ExitCode>,
 ) -> ExitCode {
     let ended = async {
-        // handling the signals gives instances the default of SIGHUP, even if `nohup` made this process ignore it
         let mut signals = Signals::listen().context("signals cannot be listened to")?;
         let dir = OwnedDir::create().context("no temporary directory could be made")?;
         let result = tokio::select! {

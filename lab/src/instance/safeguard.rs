@@ -15,7 +15,7 @@ use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
-use testkit::signals::{Signal, Signals, exit_code};
+use testkit::signals::{Signals, exit_code};
 
 /// A safeguard, described by what happens without it. Those listed after `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -37,7 +37,7 @@ pub enum Safeguard {
     /// The request itself takes the lock and writes, within a second; any failure is answered as if
     /// nothing had been taken
     BatchOwnership,
-    /// SIGHUP, and a second signal of any kind, end the instance at once
+    /// A second signal of any kind ends the instance at once
     Drain,
     /// The instance follows no redirection of a Redis Cluster, and never reads the map of the slots again
     Redirects,
@@ -131,10 +131,9 @@ impl Safeguard {
     }
 }
 
-/// Ends the process at SIGHUP, or at the second signal that asks it to stop.
+/// Ends the process at the second signal that asks it to stop.
 pub(crate) async fn end_at_once() {
     let mut signals = Signals::listen().expect("the runtime has signals enabled");
-    let first = signals.next().await;
-    let last = if first == Signal::HUP { first } else { signals.next().await };
-    std::process::exit(exit_code(last).into());
+    signals.next().await;
+    std::process::exit(exit_code(signals.next().await).into());
 }
