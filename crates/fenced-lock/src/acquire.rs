@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
 
 use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
-use super::inner::{SessionInner, UnderWay};
+use super::inner::SessionInner;
 use super::mutex::Told;
 use super::owner::OwnerId;
 use super::{
@@ -59,7 +59,7 @@ struct Attempt<T: GrantToken> {
     standby: Option<Told>,
     reply: oneshot::Sender<Result<Option<Guard<T>>, LockError>>,
     /// Present until the claim's request is answered.
-    under_way: Option<UnderWay<T>>,
+    under_way: Option<OwnedSemaphorePermit>,
 }
 
 impl<T: GrantToken> Attempt<T> {
@@ -126,10 +126,9 @@ impl<T: GrantToken> Attempt<T> {
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         if matches!(self.mode, PutMode::AtEnd) {
-            let name = Arc::clone(&self.claim.name);
-            let mut under_way = UnderWay::new(&inner, &name);
-            self.unless_over(under_way.until_it_counts()).await?;
-            self.under_way = Some(under_way);
+            let room = inner.room_for(&self.claim.name);
+            // in the order of the calls; no room is closed
+            self.under_way = self.unless_over(room.acquire_owned()).await?.ok();
         }
         let mut backoff = Backoff::default();
         loop {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -43,7 +43,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// was dropped, and [`MOST_UNDER_WAY`] limits those of claims that were given up.
     pub(super) tasks: TaskTracker,
     /// For each name with claims under way: how many more may be.
-    under_way: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+    room: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     label: Arc<str>,
     /// The number of the next claim.
     next_claim: AtomicU64,
@@ -80,7 +80,7 @@ impl<T: GrantToken> SessionInner<T> {
             holds: Mutex::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            under_way: Mutex::default(),
+            room: Mutex::default(),
             closed: OnceCell::new(),
         }
     }
@@ -162,10 +162,30 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Withdraws the claim in the background. A claim that counts as `under_way` counts until then.
-    pub(super) fn spawn_release(self: &Arc<Self>, claim: Claim, under_way: Option<UnderWay<T>>) {
+    /// The room for claims of this name that are under way: each takes a permit.
+    pub(super) fn room_for(&self, name: &Arc<str>) -> Arc<Semaphore> {
+        let mut all = self.room.lock();
+        if let Some(room) = all.get(name).and_then(Weak::upgrade) {
+            return room;
+        }
+        // before the map grows, forget the names that have no claim under way
+        if all.len() == all.capacity() {
+            all.retain(|_, room| room.strong_count() > 0);
+        }
+        let room = Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        all.insert(Arc::clone(name), Arc::downgrade(&room));
+        room
+    }
+
+    /// Withdraws the claim in the background. Until then it counts as under way, if it did or there is room.
+    pub(super) fn spawn_release(
+        self: &Arc<Self>,
+        claim: Claim,
+        under_way: Option<OwnedSemaphorePermit>,
+    ) {
         let inner = Arc::clone(self);
-        let under_way = under_way.unwrap_or_else(|| UnderWay::new(self, &claim.name));
+        let room = || self.room_for(&claim.name).try_acquire_owned().ok();
+        let under_way = under_way.or_else(room);
         let release = async move {
             let _under_way = under_way;
             if let Err(error) = inner.release(&claim).await {
@@ -275,43 +295,6 @@ impl<T: GrantToken> SessionInner<T> {
                 return Err(error);
             }
             sleep(pause).await;
-        }
-    }
-}
-
-/// Counts as a claim that is under way, until it is dropped.
-pub(super) struct UnderWay<T: GrantToken> {
-    inner: Arc<SessionInner<T>>,
-    name: Arc<str>,
-    /// `None` once it is dropped.
-    room: Option<Arc<Semaphore>>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl<T: GrantToken> UnderWay<T> {
-    /// Counts at once if there is room; see [`until_it_counts`](Self::until_it_counts).
-    pub(super) fn new(inner: &Arc<SessionInner<T>>, name: &Arc<str>) -> Self {
-        let new = || Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        let room = Arc::clone(inner.under_way.lock().entry(Arc::clone(name)).or_insert_with(new));
-        let permit = Arc::clone(&room).try_acquire_owned().ok();
-        Self { inner: Arc::clone(inner), name: Arc::clone(name), room: Some(room), permit }
-    }
-
-    /// Waits for room, in the order of the calls.
-    pub(super) async fn until_it_counts(&mut self) {
-        if let (None, Some(room)) = (&self.permit, &self.room) {
-            // no room is closed
-            self.permit = Arc::clone(room).acquire_owned().await.ok();
-        }
-    }
-}
-
-impl<T: GrantToken> Drop for UnderWay<T> {
-    fn drop(&mut self) {
-        let mut under_way = self.inner.under_way.lock();
-        (self.permit, self.room) = (None, None);
-        if under_way.get(&self.name).is_some_and(|room| Arc::strong_count(room) == 1) {
-            under_way.remove(&self.name);
         }
     }
 }
