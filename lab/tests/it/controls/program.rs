@@ -83,15 +83,10 @@ impl Program {
         assert_eq!(answer.0, 200, "{}", answer.1);
     }
 
-    /// Sends an order of the default item, whose answer is left to be read.
+    /// Sends an order, whose answer is left to be read.
     pub(super) async fn send_order(&self, id: &str) -> Connection {
-        self.send_order_of("", id).await
-    }
-
-    /// The same for the item that the query names.
-    pub(super) async fn send_order_of(&self, query: &str, id: &str) -> Connection {
         let mut connection = self.connection().await;
-        let line = format!("POST /stock/reduce{query} HTTP/1.1\r\nHost: test\r\n");
+        let line = "POST /stock/reduce HTTP/1.1\r\nHost: test\r\n";
         connection.send(format!("{line}Idempotency-Key: {id}\r\nContent-Length: 0\r\n\r\n")).await;
         connection
     }
@@ -100,11 +95,11 @@ impl Program {
         self.send_order(id).await.answer().await
     }
 
-    pub(super) async fn connection(&self) -> Connection {
+    async fn connection(&self) -> Connection {
         Connection::open(SocketAddr::from(([127, 0, 0, 1], self.port))).await
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> Answer {
         self.connection().await.get(path).await
     }
 
@@ -120,23 +115,8 @@ impl Program {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).unwrap();
-    }
-
-    fn pid(&self) -> Pid {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        pid.expect("it runs")
-    }
-
-    /// Waits until it is stopped.
-    pub(super) async fn until_stopped(&self) {
-        let stat = format!("/proc/{}/stat", self.pid());
-        eventually("the program is stopped", async || {
-            let stat = std::fs::read_to_string(&stat).unwrap();
-            // the name before it may have any characters
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        })
-        .await;
+        kill_process(pid.expect("it runs"), signal).unwrap();
     }
 
     pub(super) async fn exit(&mut self) -> ExitStatus {
