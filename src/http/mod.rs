@@ -48,7 +48,6 @@ use axum::Router;
 use axum::routing::{any, delete, get, post, put};
 
 pub use body::{BODY_TIMEOUT, MAX_BODY_BYTES};
-pub use events::stale_batch;
 pub use request_head::{MAX_HEADER_BYTES, MAX_URI_BYTES};
 pub use requests::{X_REQUEST_ID, current_id};
 pub use state::{AppState, Extension, HttpOptions, OperatorsPort};

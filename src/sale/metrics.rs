@@ -1,9 +1,7 @@
-//! The metrics of a sale. A batch costs a few additions in memory; an order costs one, and an entry in the latencies, which
-//! are behind a mutex.
+//! The metrics of a sale. A batch costs a few additions in memory, and so does an order.
 //!
 //! A new metric is a field of [`Metrics`], a line in `http/metrics.rs`, and a row in docs/operations.md.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -126,48 +124,6 @@ impl Histogram {
     }
 }
 
-/// For how long an order counts in [`Latency::recent`].
-pub const LATENCY_WINDOW: Duration = Duration::from_secs(5);
-
-/// The times from the arrival of an order to its answer.
-#[derive(Debug, Default)]
-pub struct Latency {
-    /// In microseconds: one histogram for each second that had orders, and when that second began.
-    seconds: Mutex<VecDeque<(Instant, hdrhistogram::Histogram<u64>)>>,
-}
-
-impl Latency {
-    /// The latencies of the last seconds, in microseconds.
-    ///
-    /// # Panics
-    /// Never: all histograms have the same bounds.
-    pub fn recent(&self) -> hdrhistogram::Histogram<u64> {
-        let mut all = no_latencies();
-        for (began_at, times) in &*self.seconds.lock() {
-            if began_at.elapsed() < LATENCY_WINDOW {
-                all.add(times).expect("all have the same bounds");
-            }
-        }
-        all
-    }
-
-    fn note(&self, took: Duration) {
-        let mut seconds = self.seconds.lock();
-        if seconds.back().is_none_or(|(began_at, _)| began_at.elapsed() >= Duration::from_secs(1)) {
-            seconds.retain(|(began_at, _)| began_at.elapsed() < LATENCY_WINDOW);
-            seconds.push_back((Instant::now(), no_latencies()));
-        }
-        if let Some((_, times)) = seconds.back_mut() {
-            times.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        }
-    }
-}
-
-/// An empty histogram, for up to a minute, with two significant digits.
-fn no_latencies() -> hdrhistogram::Histogram<u64> {
-    hdrhistogram::Histogram::new_with_max(60_000_000, 2).expect("the bounds are in order")
-}
-
 /// How an order can end: the values of the label `outcome`.
 pub const OUTCOMES: [&str; 29] = [
     "reserved",
@@ -234,8 +190,6 @@ pub struct Metrics {
     pub lock_wait: Histogram,
     /// Durations of the tenures that ended.
     pub tenure_time: Histogram,
-    /// Durations of the latest orders.
-    pub latency: Latency,
 }
 
 impl Metrics {
@@ -308,7 +262,6 @@ impl OrderCount<'_> {
             Ok(Outcome::Damaged { .. }) => "damaged",
             Err(error) => error.outcome(),
         };
-        self.metrics.latency.note(self.began_at.elapsed());
     }
 }
 
@@ -349,19 +302,5 @@ mod tests {
         assert_eq!(cumulative[..4], [1, 2, 2, 3]);
         assert_eq!(cumulative[12..], [3, 4, 5]);
         assert_eq!(histogram.sum(), Duration::from_millis(60_005));
-    }
-
-    /// Goal: an order counts for some seconds.
-    #[tokio::test(start_paused = true)]
-    async fn the_orders_of_the_last_seconds_count() {
-        let latency = Latency::default();
-        latency.note(Duration::from_millis(5));
-        tokio::time::advance(Duration::from_secs(3)).await;
-        latency.note(Duration::from_millis(7));
-        assert_eq!(latency.recent().len(), 2);
-        tokio::time::advance(Duration::from_secs(3)).await;
-        let left = latency.recent();
-        assert_eq!(left.len(), 1);
-        assert!((6_900..=7_100).contains(&left.max()), "{}", left.max());
     }
 }

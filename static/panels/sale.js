@@ -1,7 +1,7 @@
 // The sale in numbers: stock + lucky = initial is the proof that nothing was sold twice and nothing was lost.
 
 import { byId, list, say, setData } from "../page/dom.js";
-import { count, counted, duration } from "../page/format.js";
+import { count, counted } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
 
 const RULE = "Each unit is either left or sold, and sold once: stock and lucky must always add up to initial.";
@@ -12,7 +12,7 @@ export function showSale({ now, link }) {
   const item = new URLSearchParams(location.search).get("item");
   if (link.isUnsold) say({ "sum-words": `No sale was started.${startOf(item)}` });
   if (!now) return;
-  const { stock, here, latency_ms: latency, alerts } = now;
+  const { stock, here, alerts } = now;
   const alertOf = (...wanted) => alerts.find(({ kind }) => wanted.includes(kind));
   const missing = alertOf("no-sale");
   const wrong = alertOf("unbalanced");
@@ -26,16 +26,12 @@ export function showSale({ now, link }) {
     // the current rate is not known while the connection is lost
     rate: link.state === "lost" ? undefined : now.orders_per_second, "sold-out": here.sold_out, refused: here.refused };
   for (const [id, number] of Object.entries(shown)) say({ [id]: count(number) });
-  const times = ["p50", "p90", "p99", "max"].map((id) => `${id} ${duration(latency?.[id])}`);
   say({
     guarded: `guard: ${words}${hasTokens ? `, fence ${now.fence_on ? "on" : "off"}` : ""}`,
     "proof-sign": isKnown ? (isRight ? "✓" : "✕") : "",
     "proof-text": isKnown ? proof(now) : stock ? "not known now" : missing ? "no sale yet" : "not known",
     // a run always sells the default item
     "sum-words": wrong?.text ?? (missing && !stock ? missing.text + (now.demo && !item ? " Choose a run to start one." : startOf(item)) : RULE),
-    "latency-note": latency
-      ? `Time of an order, of ${count(latency.count)} at ${now.instance} in the last ${latency.window_s} s: ${times.join(", ")}.`
-      : `Time of an order: none at ${now.instance} in the last seconds.`,
   });
 }
 
@@ -49,12 +45,10 @@ function proof({ stock, sold, oversold }) {
   return sold === 0 ? "adds up, nothing sold yet" : "it adds up";
 }
 
-/** What happened, newest first. */
+/** What happened in the demo, newest first. */
 export function showNotes({ now }) {
-  if (!now) return;
-  // what the instance says of itself and what its demo says of the others
-  const others = (now.demo?.notes ?? []).filter(({ about }) => about !== now.instance);
-  const all = [...now.notes, ...others].sort((one, other) => one.at_ms - other.at_ms).slice(-NOTES).reverse();
-  list(byId("notes"), all.map(({ at_ms, text }) => [time.format(at_ms), text]));
-  say({ "notes-none": all.length > 0 ? "" : "Nothing unusual." });
+  byId("happened").hidden = !now?.demo;
+  const notes = (now?.demo?.notes ?? []).slice(-NOTES).reverse();
+  list(byId("notes"), notes.map(({ at_ms, text }) => [time.format(at_ms), text]));
+  say({ "notes-none": notes.length > 0 ? "" : "Nothing unusual." });
 }

@@ -224,9 +224,8 @@ impl Control {
             let Ok((now, tenures, looks)) = read else {
                 // before its first answer the instance may still be starting
                 if was_up && one.status.is_some() {
-                    let name = one.name.clone();
-                    let text = format!("{name} does not answer: it is stopped, or has died.");
-                    known.note(&name, text);
+                    let text = format!("{} does not answer: it is stopped, or has died.", one.name);
+                    known.note(text);
                 }
                 continue;
             };
@@ -234,16 +233,19 @@ impl Control {
             (one.name, one.tenures, one.looks) = (name.clone(), tenures, looks);
             let Some(before) = one.status.replace(now) else { continue };
             if !was_up {
-                known.note(&name, format!("{name} answers again."));
+                known.note(format!("{name} answers again."));
             }
             if stale_batches > before.stale_batches {
-                known.note(&name, flash_sale::http::stale_batch(&name));
+                known.note(format!(
+                    "The store refused a batch of {name}: its token is older than the fence. {name} had lost the \
+                     lock without knowing; nothing was sold twice, and its orders wait for another turn."
+                ));
             }
         }
     }
 
-    fn note(&self, about: &str, text: String) {
-        self.known.lock().note(about, text);
+    fn note(&self, text: String) {
+        self.known.lock().note(text);
     }
 
     /// Sends the command to all instances. Only those that are up must carry it out.
@@ -264,8 +266,8 @@ impl Control {
 }
 
 impl Known {
-    fn note(&mut self, about: &str, text: String) {
-        self.notes.push(Note { at_ms: now_ms(), about: about.into(), text });
+    fn note(&mut self, text: String) {
+        self.notes.push(Note { at_ms: now_ms(), text });
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);
     }

@@ -105,11 +105,10 @@ pub(crate) enum Command {
     Kill {},
 }
 
-/// A note for the page, except where it shows the events of the instance `about`.
+/// A note for the page.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Note {
     /// When it happened, in Unix milliseconds.
     pub(super) at_ms: f64,
-    pub(super) about: String,
     pub(super) text: String,
 }

@@ -179,7 +179,7 @@ async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
     victim.command(&Command::Fault(Some(Fault::Pause))).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.control.note(&victim.name, text);
+    call.control.note(text);
     Ok(accepted(&json!({"instance": victim.name})))
 }
 

@@ -232,7 +232,7 @@ impl Control {
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text =
             format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
-        self.note(&victim.name, text);
+        self.note(text);
         start.cancel();
     }
 }

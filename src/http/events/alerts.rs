@@ -1,24 +1,25 @@
 //! The present problems of a sale.
 
+use std::time::Duration;
+
 use fenced_lock::ObservedClaim;
 use serde::Serialize;
 
-use super::event_log::stuck_since;
 use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Item, Stock};
 use crate::sale::{GuardStatus, LockHealth, SaleError};
 
-/// The kind of the alert before the first sale, which is no outage.
-pub(super) const NO_SALE: &str = "no-sale";
-
 /// The kind of the alert while this instance has no session although the lock service answers.
-pub(super) const LOCK_LOST: &str = "lock-lost";
+const LOCK_LOST: &str = "lock-lost";
+
+/// A holder that keeps the lock this long while others wait is paused, cut off or dead.
+const STUCK: Duration = Duration::from_millis(1500);
 
 /// A present problem.
 #[derive(Clone, Serialize)]
 pub(super) struct Alert {
-    pub(super) kind: &'static str,
-    pub(super) text: String,
+    kind: &'static str,
+    text: String,
 }
 
 fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
@@ -28,7 +29,7 @@ fn alert(kind: &'static str, text: impl Into<String>) -> Alert {
 /// The alert for a failed read of the stock. `has_numbers`: whether an earlier read succeeded.
 pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) -> Alert {
     match error {
-        InventoryError::UnknownItem => alert(NO_SALE, "No sale was started."),
+        InventoryError::UnknownItem => alert("no-sale", "No sale was started."),
         error if error.is_retryable() => {
             let numbers =
                 if has_numbers { ", and the numbers are the last known ones" } else { "" };
@@ -88,8 +89,11 @@ pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
 
 /// The alert for a holder that seems to be gone.
 pub(super) fn of_holder(queue: &[ObservedClaim]) -> Option<Alert> {
-    stuck_since(queue)?;
-    let name = queue[0].label.as_deref().unwrap_or("An instance");
+    let [holder, next, ..] = queue else { return None };
+    if holder.since.max(next.since).elapsed() < STUCK {
+        return None;
+    }
+    let name = holder.label.as_deref().unwrap_or("An instance");
     let text = format!(
         "{name} holds the lock and does not release it: it is paused, cut off or dead. The next instance in \
          the queue gets the lock when the lease of the holder ends."

@@ -31,9 +31,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How many entries of the ledger are shown.
-const ENTRIES: u32 = 20;
-
 /// The times of the polls. After a late poll, missed ones are not made up for.
 fn ticks() -> Interval {
     let mut ticks = interval(TICK);
@@ -79,7 +76,7 @@ impl Feed {
                     break;
                 }
             }
-            let read = timeout(POLL_TIMEOUT, app.events.inventory.latest(&item, ENTRIES)).await;
+            let read = timeout(POLL_TIMEOUT, app.events.inventory.stock(&item)).await;
             let read = read.unwrap_or_else(|_| Err(InventoryError::too_late()));
             projection.add(read, app.sale.queue_snapshot(&item));
             let mut state = projection.state();

@@ -6,7 +6,6 @@
 //! ready.
 
 mod alerts;
-mod event_log;
 mod feed;
 mod projection;
 
@@ -18,8 +17,6 @@ use axum::http::{HeaderMap, HeaderName, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-pub use event_log::stale_batch;
 
 use self::feed::{Feed, Watcher};
 use super::access::Role;
