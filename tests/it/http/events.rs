@@ -89,7 +89,8 @@ async fn a_snapshot_then_changes() {
         let mut watcher = Watcher::open(router, "/events").await;
         watcher.until("all orders are shown", |view| view["sold"] == 3).await;
     }
-    assert_eq!(watcher.view["instances"], json!(["8080", "8090"]));
+    let both = json!(["8080", "8090"]);
+    watcher.until("who has queued is shown", |view| view["instances"] == both).await;
     shop.start(5).await;
     watcher.until("the new sale is shown", |view| view["stock"]["initial"] == 5).await;
     assert_eq!(watcher.view["sold"], 0, "{}", watcher.view);
