@@ -32,8 +32,8 @@ const OPERATORS: usize = 256;
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
 /// Runs one instance until SIGTERM or SIGINT. Then it is no longer ready. After the time for load balancers to notice, it accepts no
-/// more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores further signals of
-/// SIGTERM; a further SIGINT ends it at once.
+/// more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores a further SIGTERM; a
+/// further SIGINT ends it at once.
 ///
 /// # Errors
 /// A sentence that says why the instance did not start, or did not stop in order.

@@ -28,7 +28,7 @@ const REPEAT: Duration = Duration::from_millis(500);
 /// How long a client waits before a reconnect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a feed outlives its last watcher, so that a watcher that returns finds the history.
+/// How long a feed outlives its last watcher, so that one that connects again finds the rate and who has queued.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// The times of the polls. After a late poll, missed ones are not made up for.

@@ -1,7 +1,10 @@
 //! Outages, and what the page says of them until they end.
 
+use axum::http::Method;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::probe;
+use testkit::wait::eventually;
 
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
@@ -41,7 +44,7 @@ async fn the_instance_goes_away_and_comes_back() {
                 return [top > 0, one.getBoundingClientRect().bottom <= top];";
             let focused = focused.replace("SELECTOR", &format!("'{selector}'"));
             let is_free = async || page.run(&focused).await == json!([true, true]);
-            testkit::wait::eventually(&format!("{selector} at {width}"), is_free).await;
+            eventually(&format!("{selector} at {width}"), is_free).await;
         }
     }
     page.become_device(DESKTOP).await;
@@ -86,6 +89,12 @@ async fn etcd_goes_away_and_comes_back() {
     assert_eq!(page.run(place).await, before, "an alert moves nothing");
     page.until_reads("#holder", "not known").await;
     page.until_reads("#queue-none", "not known").await;
+    // etcd stays the stated reason after the lease has expired
+    eventually("the lease has expired", async || {
+        let (_, metrics) = probe::http(Method::GET, shop.port, "/metrics", "").await.unwrap();
+        metrics.contains("\nflash_sale_lost_sessions_total 1\n")
+    })
+    .await;
     assert!(
         page.text(".alerts [data-kind=etcd-away]").await.contains("lock service does not answer")
     );
@@ -93,7 +102,7 @@ async fn etcd_goes_away_and_comes_back() {
 
     shop.etcd.restart().await.unwrap();
     let is_back = async || !page.is_shown(".alerts [data-kind=etcd-away]").await;
-    testkit::wait::eventually("etcd is back on the page", is_back).await;
+    eventually("etcd is back on the page", is_back).await;
 }
 
 /// Goal: the same for Redis. The last known figures stay, and before there are any the page claims nothing.
@@ -104,13 +113,13 @@ async fn redis_goes_away_and_comes_back() {
     let page = Tab::open(&shop.url(), DESKTOP).await;
     page.until_reads(".alerts [data-kind=redis-away]", "Redis").await;
     let is_unknown = async || page.text("#proof-text").await == "not known";
-    testkit::wait::eventually("nothing is known of the sale", is_unknown).await;
+    eventually("nothing is known of the sale", is_unknown).await;
     assert!(!page.text(".alerts").await.contains("last known"));
 
     shop.redis.restart().await.unwrap();
     page.until_reads("#stock", "40").await;
     let is_back = async || !page.is_shown(".alerts [data-kind=redis-away]").await;
-    testkit::wait::eventually("Redis is back on the page", is_back).await;
+    eventually("Redis is back on the page", is_back).await;
 
     shop.redis.kill().await.unwrap();
     page.until_reads(".alerts [data-kind=redis-away]", "the last known ones").await;

@@ -42,7 +42,7 @@ pub(super) struct Shop {
     pub(super) etcd: PrivateEtcd,
     pub(super) redis: PrivateRedis,
     instance: Option<Child>,
-    port: u16,
+    pub(super) port: u16,
     control: u16,
     _control: Child,
 }
