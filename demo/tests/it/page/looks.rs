@@ -84,8 +84,8 @@ async fn nothing_jumps_during_a_sale() {
     let demo = Demo::with(&[]).await;
     let page = Tab::open(&demo.url(), Device { height: 3000, ..DESKTOP }).await;
     page.until_reads("#lucky", "300").await;
-    // the page is at rest: an empty queue, no order in the last seconds, the replay of the first sale at its end
-    page.until_reads("#latency-note", "none at").await;
+    // the page is at rest: an empty queue, no order in the last second, the replay of the first sale at its end
+    eventually("no order comes", async || page.number("#rate").await == Some(0)).await;
     page.until_shown("#next").await;
     let observe = "
         window.moved = [];
