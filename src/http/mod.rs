@@ -13,7 +13,7 @@
 //! | `/orders/{id}`, `/orders/{id}/confirm`, `/cancel`, `/return` | the same, with the id in the path |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
-//! | `GET /`, `/static/..` | the page |
+//! | `GET /`, `/static/..` | the page of a sale, for operators |
 //! | `GET /openapi.json` | these calls, in `OpenAPI` 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
@@ -28,7 +28,7 @@ mod events;
 mod lock;
 mod metrics;
 mod orders;
-mod page;
+pub mod page;
 mod params;
 mod probes;
 pub mod problem;
@@ -55,6 +55,7 @@ pub use state::{AppState, Extension, HttpOptions, OperatorsPort};
 
 use crate::inventory::Action;
 use cross_origin::CrossOrigin;
+use page::page_routes;
 use problem::{Problem, ProblemType};
 use requests::Traffic;
 
@@ -73,16 +74,8 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    observed(routes.merge(extension.map_or_else(page_routes, Extension::routes)), traffic, others)
-}
-
-/// The routes of the page, which calls the other routes of its address.
-pub fn page_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let page = Router::new()
-        .route("/", get(async || page::file("index.html")))
-        .route("/openapi.json", get(async || page::file("openapi.json")))
-        .route("/static/{*name}", get(page::named));
-    reply::compressed(page)
+    let page = extension.map_or_else(|| page_routes(page::SALE), Extension::routes);
+    observed(routes.merge(page), traffic, others)
 }
 
 /// The routes for buyers, where operators have a separate port.
