@@ -1,19 +1,14 @@
 // The page of one item's sale, for operators. What it shows comes from `GET /stock`, `/orders`, `/metrics`, `/readyz` and `/lock`.
 
 import { byId, list, say, setData } from "../page/dom.js";
-import { count, counted, duration, moments } from "../page/format.js";
+import { count, counted, duration, moments, sentence } from "../page/format.js";
 
 /** A change may take longer: the instance waits for the lock, and then for the store. */
 const [POLL_MS, READ_MS, CHANGE_MS] = [2000, 5000, 15_000];
-/** How often a change is sent that may have been done. */
-const ATTEMPTS = 30;
-/** The recent figures are those of this time. */
-const WINDOW_MS = 30_000;
-const ENTRIES = 10;
+/** How often a change is sent that may have been done; how many entries are shown; the time of the recent figures. */
+const [ATTEMPTS, ENTRIES, WINDOW_MS] = [30, 10, 30_000];
 /** Outcomes of orders that are no refusals. */
 const DONE = ["reserved", "confirmed", "cancelled", "returned"];
-/** Answers that come from the store: it has looked for the key, so an earlier attempt did nothing either. */
-const DECIDED = [409, 412, 422, 428];
 const STATES = {
   running: ["Running.", "Buyers can order.", "good"],
   paused: ["Paused.", "New orders are refused until the sale is resumed. What is held can still be paid.", "warn"],
@@ -32,17 +27,18 @@ let mode = "new";
 let view = 0;
 /** The newest state of the sale and when it was read, the figures of this instance, and what each part says of itself. */
 let stock, readAt, samples, health;
-/** Why this instance shows no ledger: it has no token. */
-let isOff = null;
-/** The change that is proposed, or was sent. */
-let asked = null;
+/** Why this instance shows no ledger, if it has no token; the change that is proposed, or was sent. */
+let isOff, asked;
 
 const rows = (id, shown) => list(byId(id), shown);
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const both = (at) => moments(at).join(", UTC ");
+/** A value as the service has it, with times in both forms. */
+const plain = (value) => (/^\d{4}-.*Z$/.test(value) ? both(value) : value);
 const units = (number) => counted(number, "unit");
-const reason = ({ status, body }) => `${body.detail ?? body.title ?? `the instance answered ${status}`}.`;
+const reason = ({ status, body }) => sentence(body?.detail ?? body?.title ?? `the instance answered ${status}`);
+const isDown = ({ status }) => status === 0 || status >= 500;
 const ofItem = () => (item ? { item } : {});
 const named = () => (item ? `of item ${item}` : "of the default item");
 
@@ -76,7 +72,7 @@ function begin(to, notice = "") {
   byId("token-form").hidden = to !== "locked";
   byId("item").value = item;
   for (const id of ["entries", "found", "refusals"]) rows(id, []);
-  say({ notice: token === null && to === "locked" ? "" : notice, "order-none": "", done: "" });
+  say({ notice: token !== null && notice ? `This token is not accepted: ${notice}` : "", "order-none": "", done: "" });
   if (to === "locked") token = null;
   else enter();
 }
@@ -88,15 +84,14 @@ async function enter() {
   if (of !== view) return;
   if ([401, 431].includes(answer.status)) return begin("locked", reason(answer));
   isOff = answer.status === 403 && reason(answer);
-  const isSilent = answer.status === 0 || answer.status >= 500;
-  say({ notice: isSilent ? `Not known: ${reason(answer)} This page keeps trying.` : isOff || "" });
-  if (isSilent) return;
+  if (isDown(answer)) return say({ notice: `Not known: ${reason(answer)} This page keeps trying.` });
+  say({ notice: isOff || "" });
   mode = "open";
   looks.forEach((look) => look().catch(console.error));
 }
 
 const note = (name, isGood, text) => {
-  health[name] = `${isGood ? "✓" : "✕"} ${text}`;
+  health[name] = `${isGood === null ? "" : isGood ? "✓ " : "✕ "}${text}`;
   rows("health", ["this instance", "Redis", "lock", "instances"].map((name) => [name, health[name] ?? "not known yet"]));
 };
 
@@ -104,14 +99,14 @@ async function lookAtSale() {
   const answer = await read("stock", ofItem());
   const isKnown = [200, 404].includes(answer.status);
   if (isKnown) [stock, readAt] = [answer.status === 200 ? answer.body : null, new Date()];
-  note("Redis", isKnown, isKnown ? "answers" : reason(answer));
+  note("Redis", !isDown(answer), isDown(answer) ? reason(answer) : "answers");
   showSale(isKnown ? null : reason(answer));
   byId("shown").hidden = false;
   if (!isKnown || !stock || isOff) return say({ "entries-none": isOff || (stock ? "These are the last known ones." : "None.") });
   const { id: sale, entries } = stock;
   const page = await read("orders", { ...ofItem(), ...(sale && { sale, after: Math.max(0, entries - ENTRIES) }), limit: 2 * ENTRIES });
   if (page.status !== 200) return say({ "entries-none": reason(page) });
-  const said = ({ change = {}, note }) => [...Object.entries(change).map((field) => field.join(": ")), note ?? []].flat().join(", ");
+  const said = ({ change = {}, note }) => [...Object.entries(change).map(([field, value]) => `${field}: ${plain(value)}`), note ?? []].flat().join("; ");
   rows("entries", page.body.orders.slice(-ENTRIES).reverse().map((entry) => [entry.time ? clock.format(new Date(entry.time)) : "–",
     entry.event, count(entry.quantity), entry.user ?? "–", entry.order ?? said(entry), count(entry.remaining)]));
   say({ "entries-none": page.body.orders.length > 0 ? "" : "None yet." });
@@ -128,6 +123,7 @@ function showSale(failure) {
   for (const [id, isShown] of Object.entries(shown)) byId(id).hidden = !isShown;
   if (!stock) return;
   const { initial, lucky, units, sale, starts_at: starts, ends_at: ends } = stock;
+  say({ initial: count(initial) });
   const parts = { left: stock.stock, held: units?.held ?? NaN, confirmed: units?.confirmed ?? NaN };
   for (const [part, value] of Object.entries(parts)) {
     say({ [part]: count(value) });
@@ -155,8 +151,7 @@ async function lookAtInstance() {
   const last = samples.at(-1) ?? now;
   const isMixed = last.name !== now.name;
   if (isMixed || last.total > now.total) samples = [];
-  samples = [...samples.filter(({ at }) => now.at - at <= WINDOW_MS), now];
-  const [first] = samples;
+  const [first] = (samples = [...samples.filter(({ at }) => now.at - at <= WINDOW_MS), now]);
   const grown = (of, key) => now[of].get(key) - (first[of].get(key) ?? 0);
   const [total, elapsed] = [now.total - first.total, now.at - first.at];
   const p99 = [...now.within.keys()].find((bound) => grown("within", bound) >= 0.99 * total);
@@ -168,12 +163,12 @@ async function lookAtInstance() {
 
 async function lookAtHealth() {
   const [ready, lock] = await Promise.all([read("readyz"), read("lock", ofItem())]);
-  note("this instance", ready.status === 200, ready.status === 200 ? "ready to sell" : `not ready: ${reason(ready)}`);
+  note("this instance", ready.status === 200, ready.status === 200 ? "ready to sell" : `Not ready. ${reason(ready)}`);
   const who = ({ instance, key }) => instance ?? key;
   const { holder, queue = [] } = lock.body;
   const held = holder ? `held by ${who(holder)} for ${duration(holder.age_ms ?? NaN)}, token ${holder.token ?? "–"}` : "answers; nobody holds it";
   note("lock", lock.status === 200, lock.status === 200 ? held : reason(lock));
-  note("instances", lock.status === 200, `${[...new Set(queue.map(who))].join(", ") || "none"} in the lock's queue`);
+  note("instances", null, `${[...new Set(queue.map(who))].join(", ") || "none"} in the lock's queue`);
 }
 
 const looks = [lookAtSale, lookAtInstance, lookAtHealth];
@@ -190,10 +185,7 @@ function propose(change) {
   byId("no").focus();
 }
 
-function show(state, yes, no) {
-  say({ "ask-state": state, yes, no });
-  byId("yes").hidden = !yes;
-}
+const show = (state, yes, no) => (say({ "ask-state": state, yes, no }), (byId("yes").hidden = !yes));
 
 /** Sends it, and as long as it may have been done, again under the same key. */
 async function send() {
@@ -212,25 +204,30 @@ async function send() {
     if (asked !== change) return;
     const { status } = answer;
     const isDone = status >= 200 && status < 300;
-    change.isUnknown = !isDone && (status === 0 || status === 504 || (wasUnknown && !DECIDED.includes(status)));
+    // 412 and 422: an earlier attempt was not done either, and never will be
+    change.isUnknown = !isDone && ([0, 504].includes(status) || (wasUnknown && ![412, 422].includes(status)));
     if (isDone) {
       tell(`Done: ${title}.`, "good");
       byId("ask").close();
+      emptyForms();
       return lookAtSale();
     }
     const hint = status === 412 ? " The sale has changed since this page read it: look again, and begin anew." : "";
     if (!change.isUnknown) return show(`Not done: ${reason(answer)}${hint}`, status === 429 || status >= 500 ? "Try again" : "", "Close");
-    known = `It is unknown whether this was done: ${reason(answer)} The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}).`;
+    known = `It is unknown whether this was done. The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}). Last answer: ${reason(answer)}`;
     show(known, "", "Stop asking");
     await sleep(POLL_MS);
   }
   if (asked === change) show(known, "Ask again", "Stop asking");
 }
 
-function tell(text, tone) {
-  say({ done: text });
-  setData(byId("done"), "tone", tone);
+/** So that a second click does not do the same once more. */
+function emptyForms() {
+  for (const id of ["change-form", "start-form"]) byId(id).reset();
+  byId("start-form").elements.sale.value = moments(Date.now())[1].replace(/\D+/g, "-");
 }
+
+const tell = (text, tone) => (say({ done: text }), setData(byId("done"), "tone", tone));
 
 const holds = () => `${counted(stock.held, "order")} with an open hold`;
 const of = () => `sale ${stock.id} ${named()}`;
@@ -243,10 +240,10 @@ const WORDS = {
   starts_at: (at) => `Orders are accepted from ${both(at)} on.`,
   ends_at: (at) => `Orders are refused from ${both(at)} on.`,
   per_order: (most) => `An order takes ${units(most)} at most.`,
-  per_user: (most) => `A user gets ${units(most)} at most; who has more keeps them.`,
-  hold_seconds: (time) => `An order is held for ${counted(time, "second")} until it is paid; holds that are open keep their end.`,
+  per_user: (most) => `A user gets ${units(most)} at most.`,
+  hold_seconds: (time) => `An order is held for ${counted(time, "second")} until it is paid.`,
 };
-const sentences = (fields) => Object.entries(fields).map(([name, value]) => WORDS[name]?.(value) ?? "").join(" ");
+const effects = (fields) => Object.entries(fields).map(([name, value]) => WORDS[name]?.(value) ?? "").join(" ");
 
 const READ = { number: Number, "datetime-local": (text) => new Date(text).toISOString() };
 const fieldsOf = (form) => Object.fromEntries([...form.elements].filter(({ name, value, disabled }) => name && value && !disabled)
@@ -262,13 +259,13 @@ const actions = {
   change: (form) => {
     const fields = fieldsOf(form);
     if (Object.keys(fields).length === 0) return tell("There is nothing to change: fill in a field.", "bad");
-    propose({ title: `Change ${of()}`, yes: "Change it", fields, text: sentences(fields) });
+    propose({ title: `Change ${of()}`, yes: "Change it", fields, text: `${effects(fields)} What buyers have, they keep, and holds that are open keep their end.` });
   },
   start: (form) => {
     const fields = fieldsOf(form);
     const replaced = stock ? ` It replaces sale ${stock.id}, which has sold ${units(stock.lucky)}: its ledger is kept, but its holds end (${holds()}), and nobody can confirm them.` : "";
     propose({ title: `Start sale ${fields.sale} ${named()}`, yes: stock ? "Replace and start it" : "Start it", method: "PUT", key: fields.sale, match: stock?.id && `"${stock.id}"`, fields,
-      text: `Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}. ${sentences(fields)}${replaced}` });
+      text: `Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}. ${effects(fields)}${replaced}` });
   },
   item: () => {
     item = byId("item").value;
@@ -278,14 +275,14 @@ const actions = {
   token: () => {
     // a pasted text may have invisible characters, which no header can have
     token = byId("token").value.replace(/[^!-~]/g, "");
-    byId("token").value = "";
+    byId("token-form").reset();
     begin("new");
   },
   order: async () => {
     const user = byId("user").value;
     const answer = await read("order", { ...ofItem(), order: byId("order").value, ...(user && { user }) });
     const found = answer.status === 200 ? Object.entries(answer.body) : [];
-    rows("found", found.map(([name, value]) => [name, /^\d{4}-.*Z$/.test(value) ? both(value) : value]));
+    rows("found", found.map(([name, value]) => [name, plain(value)]));
     say({ "order-none": answer.status === 200 ? "" : reason(answer) });
   },
 };
@@ -293,10 +290,7 @@ const actions = {
 for (const id of ["change", "start"]) byId(`${id}-form`).lastElementChild.before(byId("limits").content.cloneNode(true));
 for (const [name, act] of Object.entries(actions)) {
   const form = document.getElementById(`${name}-form`);
-  (form ?? byId(name)).addEventListener(form ? "submit" : "click", async (event) => {
-    event.preventDefault();
-    await act(form);
-  });
+  (form ?? byId(name)).addEventListener(form ? "submit" : "click", (event) => (event.preventDefault(), act(form)));
 }
 byId("yes").addEventListener("click", send);
 byId("no").addEventListener("click", () => byId("ask").close());
@@ -305,7 +299,7 @@ byId("ask").addEventListener("close", () => {
   asked = null;
 });
 addEventListener("beforeunload", (event) => asked?.isUnknown && event.preventDefault());
-byId("start-form").elements.sale.value = `sale-${moments(Date.now())[1].replace(/\D+/g, "-")}`;
+emptyForms();
 
 begin("new");
 for (const look of looks) (async () => {
