@@ -34,8 +34,8 @@ const rows = (id, shown) => list(byId(id), shown);
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const both = (at) => moments(at).join(", UTC ");
-/** A value as the service has it, with times in both forms. */
-const plain = (value) => (/^\d{4}-.*Z$/.test(value) ? both(value) : value);
+/** A value of an answer, a time in both forms. */
+const valueOf = (name, value) => (/(_at|_until|time|changed)$/.test(name) && Date.parse(value) ? both(value) : value);
 const units = (number) => counted(number, "unit");
 const reason = ({ status, body }) => sentence(body?.detail ?? body?.title ?? `the instance answered ${status}`);
 const isDown = ({ status }) => status === 0 || status >= 500;
@@ -92,7 +92,7 @@ async function enter() {
 
 const note = (name, isGood, text) => {
   health[name] = `${isGood === null ? "" : isGood ? "✓ " : "✕ "}${text}`;
-  rows("health", ["this instance", "Redis", "lock", "instances"].map((name) => [name, health[name] ?? "not known yet"]));
+  rows("health", ["this instance", "Redis", "lock", "instances at the lock"].map((name) => [name, health[name] ?? "not known yet"]));
 };
 
 async function lookAtSale() {
@@ -106,7 +106,7 @@ async function lookAtSale() {
   const { id: sale, entries } = stock;
   const page = await read("orders", { ...ofItem(), ...(sale && { sale, after: Math.max(0, entries - ENTRIES) }), limit: 2 * ENTRIES });
   if (page.status !== 200) return say({ "entries-none": reason(page) });
-  const said = ({ change = {}, note }) => [...Object.entries(change).map(([field, value]) => `${field}: ${plain(value)}`), note ?? []].flat().join("; ");
+  const said = ({ change = {}, note }) => [...Object.entries(change).map(([field, value]) => `${field}: ${valueOf(field, value)}`), note ?? []].flat().join("; ");
   rows("entries", page.body.orders.slice(-ENTRIES).reverse().map((entry) => [entry.time ? clock.format(new Date(entry.time)) : "–",
     entry.event, count(entry.quantity), entry.user ?? "–", entry.order ?? said(entry), count(entry.remaining)]));
   say({ "entries-none": page.body.orders.length > 0 ? "" : "None yet." });
@@ -117,17 +117,16 @@ function showSale(failure) {
   const [name, text, tone] = failure ? ["Not known now:", `${failure}${readAt ? ` The figures are those of ${clock.format(readAt)}.` : ""}`, "bad"]
     : stock ? STATES[state] ?? [state, ""] : ["No sale.", `No sale ${named()} was started.`];
   setData(byId("state"), "tone", tone);
-  say({ "state-name": name, "state-text": text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "",
+  say({ "state-name": name, "state-text": text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
     "sale-title": stock ? `Sale ${stock.id ?? "without an id"} ${named()}` : `The sale ${named()}` });
   const shown = { sale: stock, change: stock, pause: stock && !["paused", "ended"].includes(state), resume: state === "paused", end: stock && state !== "ended" };
   for (const [id, isShown] of Object.entries(shown)) byId(id).hidden = !isShown;
   if (!stock) return;
   const { initial, lucky, units, sale, starts_at: starts, ends_at: ends } = stock;
-  say({ initial: count(initial) });
   const parts = { left: stock.stock, held: units?.held ?? NaN, confirmed: units?.confirmed ?? NaN };
   for (const [part, value] of Object.entries(parts)) {
     say({ [part]: count(value) });
-    byId(`bar-${part}`).style.flexGrow = Math.max(0, Number.isNaN(value) ? lucky / 2 : value);
+    byId(`bar-${part}`).style.flexGrow = Math.max(0, Number.isNaN(value) ? (part === "held" ? 0 : lucky) : value);
   }
   rows("times", [["set up", sale ? sale / 1000 : null, "–"], ["starts", starts, "at once"], ["ends", ends, "never"]]
     .map(([when, at, none]) => [when, ...(at ? moments(at) : [none, ""])]));
@@ -168,7 +167,7 @@ async function lookAtHealth() {
   const { holder, queue = [] } = lock.body;
   const held = holder ? `held by ${who(holder)} for ${duration(holder.age_ms ?? NaN)}, token ${holder.token ?? "–"}` : "answers; nobody holds it";
   note("lock", lock.status === 200, lock.status === 200 ? held : reason(lock));
-  note("instances", null, `${[...new Set(queue.map(who))].join(", ") || "none"} in the lock's queue`);
+  note("instances at the lock", null, [...new Set(queue.map(who))].join(", ") || "none: they come with orders");
 }
 
 const looks = [lookAtSale, lookAtInstance, lookAtHealth];
@@ -176,7 +175,7 @@ const looks = [lookAtSale, lookAtInstance, lookAtHealth];
 /** Says what a change will do, and asks. */
 function propose(change) {
   const key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  asked = { method: "PATCH", key, match: stock && `"${stock.id}:${stock.version ?? 0}"`, isUnknown: false, ...change };
+  asked = { method: "PATCH", key, match: stock?.id && `"${stock.id}:${stock.version ?? 0}"`, isUnknown: false, ...change };
   say({ done: "", "ask-title": `${asked.title}?`, "ask-text": asked.text });
   Object.assign(byId("note"), { value: "", readOnly: false });
   byId("note-label").hidden = asked.method !== "PATCH";
@@ -279,10 +278,10 @@ const actions = {
     begin("new");
   },
   order: async () => {
-    const user = byId("user").value;
+    const { value: user } = byId("user");
     const answer = await read("order", { ...ofItem(), order: byId("order").value, ...(user && { user }) });
     const found = answer.status === 200 ? Object.entries(answer.body) : [];
-    rows("found", found.map(([name, value]) => [name, plain(value)]));
+    rows("found", found.map(([name, value]) => [name, valueOf(name, value)]));
     say({ "order-none": answer.status === 200 ? "" : reason(answer) });
   },
 };
