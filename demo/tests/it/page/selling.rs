@@ -1,12 +1,11 @@
 //! The sale, run from the page.
 
 use axum::http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testkit::probe;
 use testkit::wait::eventually;
 
-use super::browser::{DESKTOP, Tab};
-use super::scene::Shop;
+use super::browser::Tab;
 use crate::launch::Demo;
 
 impl Tab {
