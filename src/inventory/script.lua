@@ -437,22 +437,28 @@ local function refusal(quantity, user)
 end
 local has_rules = shut or per_order or per_user
 
+-- Refuses a change. An earlier attempt without an answer must not be carried out later.
+local function not_changed(code, what)
+  if raised then redis.call('SET', FENCE, token) end
+  return refused(code, what)
+end
+
 if operation == 'change' then
   keys = {}
-  if changes[1] and string.match(changes[1], '[^\t]*$') ~= ARGV[10] then return refused('change-conflict', running or '') end
+  if changes[1] and string.match(changes[1], '[^\t]*$') ~= ARGV[10] then return not_changed('change-conflict', running or '') end
 end
 if operation == 'change' and not changes[1] then
   local asked = parsed(ARGV[10]).change
   local add = asked.add or 0
   local units = (tonumber(initial) or stock + lucky + sold) + add
-  if not is_one_of(ARGV[11]) then return refused('sale-mismatch', running or '') end
+  if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch', running or '') end
   -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
   if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
     or asked.starts_at and not (terms.opens and now() < terms.opens) then
-    return refused('term-final', running or '')
+    return not_changed('term-final', running or '')
   end
-  if stock + add < 0 then return refused('too-few-units', decimal(stock)) end
-  if units > MOST_UNITS then return refused('too-many-units', running or '') end
+  if stock + add < 0 then return not_changed('too-few-units', decimal(stock)) end
+  if units > MOST_UNITS then return not_changed('too-many-units', running or '') end
   terms.start = terms.start or parsed(terms_text)
   terms.version = (terms.version or 0) + 1
   for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
@@ -466,7 +472,7 @@ if operation == 'change' and not changes[1] then
   if asked.ends_at == 'now' then
     terms.ends_at = ARGV[14]
   elseif (asked.ends_at or asked.starts_at) and terms.closes and terms.closes <= math.max(now(), terms.opens or 0) then
-    return refused('already-ended', running or '')
+    return not_changed('already-ended', running or '')
   end
   terms.own_opens, terms.own_starts_at = nil, nil
   if terms.paused then

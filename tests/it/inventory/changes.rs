@@ -139,7 +139,7 @@ async fn a_change_may_be_refused() {
         (limited, r#"{"per_user":1,"hold_seconds":9,"per_order":1000000}"#, ""),
     ] {
         let (inventory, mut raw) = fresh().await;
-        inventory.start(&ITEM, Some(token(1)), named("s", 5, terms.clone())).await.unwrap();
+        inventory.start(&ITEM, Some(token(5)), named("s", 5, terms.clone())).await.unwrap();
         let dump = raw.dump().await;
         match try_change(&inventory, "k", "s", change).await {
             Ok(_) => assert_eq!(why, "", "{change}"),
@@ -258,8 +258,15 @@ async fn a_change_makes_late_batches_stale() {
     assert!(matches!(late, InventoryError::StaleToken { .. }), "{late}");
     accepted(&batch("next", 6).await.unwrap()[0]);
 
+    // who was told that nothing was changed need not fear an earlier attempt
+    let refused = call("m", "s", r#"{"add":-9}"#);
+    let told = inventory.change_sale(&ITEM, Some(token(7)), "8080", &refused).await.unwrap_err();
+    assert_eq!(word(&told), "0 are left");
+    let late = inventory.change_sale(&ITEM, Some(token(6)), "8080", &refused).await.unwrap_err();
+    assert!(matches!(late, InventoryError::StaleToken { .. }), "{late}");
+
     let late = call("l", "s", r#"{"paused":true}"#);
-    inventory.change_sale(&ITEM, Some(token(6)), "8080", &late).await.unwrap();
+    inventory.change_sale(&ITEM, Some(token(7)), "8080", &late).await.unwrap();
     raw.run::<()>("RPOP ledger").await;
     raw.run_with::<()>("HDEL changes", "\n\tl").await;
     let error = inventory.stock(&ITEM).await.unwrap_err();
