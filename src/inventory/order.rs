@@ -294,9 +294,10 @@ impl Entry {
             // an order of which a later version says more
             Err(_) if Event::of(event).is_none() && event != "changed" => {
                 let (user, order) = content.rsplit_once('\t').unwrap_or(("", content));
-                let fields = [("order", order), ("user", user), ("quantity", units)];
-                let field = |(name, text): (&str, &str)| (name.to_owned(), text.into());
-                fields.map(field).into_iter().collect()
+                let quantity: i64 = units.parse().ok()?;
+                let fields =
+                    [("order", order.into()), ("quantity", quantity.into()), ("user", user.into())];
+                fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
             }
             Err(_) => return None,
         };

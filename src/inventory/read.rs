@@ -276,6 +276,9 @@ impl Inventory {
         let parse = |text: String| {
             let mut sale: serde_json::Value = serde_json::from_str(&text).ok()?;
             sale.as_object_mut()?.remove("ledger");
+            if let Some(terms) = sale.get_mut("terms").and_then(|terms| terms.as_object_mut()) {
+                terms.remove("start");
+            }
             for time in ["began", "ended"] {
                 sale[time] = Timestamp::new(sale[time].as_u64()?)?.to_string().into();
             }

@@ -240,7 +240,6 @@ stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
 local keys = {}
 for i = 1, (#ARGV - 8) / 5 do keys[i] = ARGV[5 * i + 4] end
-local shut = closed()
 
 -- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one too. A sale that was found
 -- (its stock was set by hand) begins with its first batch, which may be the order's own.
@@ -425,7 +424,7 @@ end
 
 -- Why a new order is refused, however many units are left; or nil.
 local function refusal(quantity, user)
-  if shut then return shut end
+  if closed then return closed end
   if per_user and user == '' then return 'user-required' end
   local has = units[user]
   if has == false then return 'damaged\t' .. BUYERS .. ' has no number under ' .. user end
@@ -435,57 +434,65 @@ local function refusal(quantity, user)
     return unless_more_are_due('user-limit\t' .. per_user .. '\t' .. has)
   end
 end
-local has_rules = shut or per_order or per_user
+local has_rules = closed or per_order or per_user
 
 if operation == 'change' then
   keys = {}
-  if changes[1] and string.match(changes[1], '[^\t]*$') ~= ARGV[10] then return refused('change-conflict', running or '') end
-end
-if operation == 'change' and not changes[1] then
-  local asked = parsed(ARGV[10]).change
-  local add = asked.add or 0
-  local units = (tonumber(initial) or stock + lucky + sold) + add
-  if not is_one_of(ARGV[11]) then return refused('sale-mismatch', running or '') end
-  -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
-  if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
-    or asked.starts_at and not (terms.opens and now() < terms.opens) then
-    return refused('term-final', running or '')
+  -- an earlier attempt without an answer must not be carried out after a refusal
+  local function not_changed(code, what)
+    if raised then redis.call('SET', FENCE, token) end
+    return refused(code, what or running or '')
   end
-  if stock + add < 0 then return refused('too-few-units', decimal(stock)) end
-  if units > MOST_UNITS then return refused('too-many-units', running or '') end
-  terms.start = terms.start or parsed(terms_text)
-  terms.version = (terms.version or 0) + 1
-  for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
-    if asked[name] ~= nil then terms[name] = asked[name] or nil end
+  if changes[1] then
+    if string.match(changes[1], '[^\t]*$') ~= ARGV[10] then return not_changed('change-conflict') end
+  else
+    local asked = parsed(ARGV[10]).change
+    local add = asked.add or 0
+    local units = (tonumber(initial) or stock + lucky + sold) + add
+    if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch') end
+    -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
+    if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
+      or asked.starts_at and not (terms.opens and now() < terms.opens) then
+      return not_changed('term-final')
+    end
+    if stock + add < 0 then return not_changed('too-few-units', decimal(stock)) end
+    if units > MOST_UNITS then return not_changed('too-many-units') end
+    terms.start = terms.start or parsed(terms_text)
+    terms.version = (terms.version or 0) + 1
+    for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
+      if asked[name] ~= nil then terms[name] = asked[name] or nil end
+    end
+    -- the largest limit means no limit
+    if asked.per_order == 1000000 then terms.per_order = nil end
+    if asked.starts_at then terms.opens = tonumber(ARGV[12]) or now() end
+    if asked.ends_at then terms.closes = tonumber(ARGV[13]) or now() end
+    if asked.starts_at == 'now' then terms.starts_at = ARGV[14] end
+    if asked.ends_at == 'now' then
+      terms.ends_at = ARGV[14]
+    elseif (asked.ends_at or asked.starts_at) and terms.closes and terms.closes <= math.max(now(), terms.opens or 0) then
+      return not_changed('already-ended')
+    end
+    terms.own_opens, terms.own_starts_at = nil, nil
+    if terms.paused then
+      terms.own_opens, terms.own_starts_at, terms.opens, terms.starts_at = terms.opens, terms.starts_at, PAUSED, PAUSED_TEXT
+    end
+    -- JSON by hand: cjson would round times
+    local function encoded(value)
+      if type(value) == 'number' and value % 1 == 0 then return decimal(value) end
+      if type(value) ~= 'table' then return cjson.encode(value) end
+      local fields = {}
+      for i, element in ipairs(value) do fields[i] = encoded(element) end
+      if #fields > 0 then return '[' .. table.concat(fields, ',') .. ']' end
+      for name, field in pairs(value) do fields[#fields + 1] = cjson.encode(name) .. ':' .. encoded(field) end
+      table.sort(fields)
+      return '{' .. table.concat(fields, ',') .. '}'
+    end
+    stock, initial, terms_text, position = stock + add, decimal(units), encoded(terms), position + 1
+    push(added, string.format('\nchanged\t%d\t%s\t%s', position, decimal(add), decimal(stock))
+      .. before .. ARGV[8] .. behind .. ARGV[10])
+    push(new_changes, ARGV[9], added[#added])
+    push(writes, INITIAL, initial, TERMS, terms_text)
   end
-  -- the largest limit means no limit
-  if asked.per_order == 1000000 then terms.per_order = nil end
-  if asked.starts_at then terms.opens = tonumber(ARGV[12]) or now() end
-  if asked.ends_at then terms.closes = tonumber(ARGV[13]) or now() end
-  if asked.starts_at == 'now' then terms.starts_at = ARGV[14] end
-  if asked.ends_at == 'now' then
-    terms.ends_at = ARGV[14]
-  elseif (asked.ends_at or asked.starts_at) and terms.closes and terms.closes <= math.max(now(), terms.opens or 0) then
-    return refused('already-ended', running or '')
-  end
-  terms.own_opens, terms.own_starts_at = nil, nil
-  if terms.paused then
-    terms.own_opens, terms.own_starts_at, terms.opens, terms.starts_at = terms.opens, terms.starts_at, PAUSED, PAUSED_TEXT
-  end
-  -- JSON by hand: cjson would round times
-  local function encoded(value)
-    if type(value) == 'number' then return decimal(value) end
-    if type(value) ~= 'table' then return type(value) == 'string' and cjson.encode(value) or tostring(value) end
-    local fields = {}
-    for name, field in pairs(value) do fields[#fields + 1] = cjson.encode(name) .. ':' .. encoded(field) end
-    table.sort(fields)
-    return '{' .. table.concat(fields, ',') .. '}'
-  end
-  stock, initial, terms_text, position = stock + add, decimal(units), encoded(terms), position + 1
-  push(added, string.format('\nchanged\t%d\t%s\t%s', position, decimal(add), decimal(stock))
-    .. before .. ARGV[8] .. behind .. ARGV[10])
-  push(new_changes, ARGV[9], added[#added])
-  push(writes, INITIAL, initial, TERMS, terms_text)
 end
 
 for i = 1, #keys do

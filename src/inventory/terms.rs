@@ -266,7 +266,7 @@ impl ChangeCall {
     }
 
     /// The arguments of the script behind the field: the change with its note, the sales, the times in microseconds, and a text for
-    /// `now`, of which the script knows the time itself.
+    /// `now`, if it is asked for, of which the script knows the time itself.
     pub(super) fn arguments(&self) -> [String; 5] {
         #[derive(Serialize)]
         struct Content<'a> {
@@ -280,10 +280,13 @@ impl ChangeCall {
         let micros = |when: Option<When>| {
             when.and_then(When::time).map(|time| time.micros().to_string()).unwrap_or_default()
         };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = Timestamp::clamped(u64::try_from(now.as_micros()).unwrap_or_default());
-        let [starts_at, ends_at] = [change.starts_at, change.ends_at].map(micros);
-        [content, listed(sales), starts_at, ends_at, now.to_string()]
+        let times = [change.starts_at, change.ends_at];
+        let now = times.contains(&Some(When::Now)).then(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Timestamp::clamped(u64::try_from(now.as_micros()).unwrap_or_default()).to_string()
+        });
+        let [starts_at, ends_at] = times.map(micros);
+        [content, listed(sales), starts_at, ends_at, now.unwrap_or_default()]
     }
 }
 

@@ -121,7 +121,6 @@ async fn a_change_is_made_once() {
 /// Goal: a change that cannot be made changes nothing.
 #[tokio::test]
 async fn a_change_may_be_refused() {
-    let (inventory, mut raw) = fresh().await;
     let past = Some("2020-01-01T00:00:00Z");
     let later = Some("2090-01-01T00:00:00Z");
     let limited = Terms { per_user: Some(2), hold_seconds: Some(60), ..Terms::default() };
@@ -139,7 +138,8 @@ async fn a_change_may_be_refused() {
         (times(later, None), r#"{"ends_at":"now"}"#, ""),
         (limited, r#"{"per_user":1,"hold_seconds":9,"per_order":1000000}"#, ""),
     ] {
-        inventory.start(&ITEM, Some(token(1)), named("s", 5, terms.clone())).await.unwrap();
+        let (inventory, mut raw) = fresh().await;
+        inventory.start(&ITEM, Some(token(5)), named("s", 5, terms.clone())).await.unwrap();
         let dump = raw.dump().await;
         match try_change(&inventory, "k", "s", change).await {
             Ok(_) => assert_eq!(why, "", "{change}"),
@@ -148,11 +148,8 @@ async fn a_change_may_be_refused() {
                 assert_eq!(raw.dump().await, dump, "{change}");
             }
         }
-        inventory.start(&ITEM, Some(token(1)), named("other", 5, Terms::default())).await.unwrap();
-        raw.run::<()>("DEL sales").await;
     }
     // a stock that was set by hand has no terms
-    raw.run::<()>("FLUSHDB").await;
     let (inventory, mut raw) = fresh().await;
     raw.run::<()>("SET stock 5").await;
     accepted(&one(&inventory, order("a", 1)).await);
@@ -261,7 +258,15 @@ async fn a_change_makes_late_batches_stale() {
     assert!(matches!(late, InventoryError::StaleToken { .. }), "{late}");
     accepted(&batch("next", 6).await.unwrap()[0]);
 
-    change(&inventory, "l", r#"{"paused":true}"#).await;
+    // who was told that nothing was changed need not fear an earlier attempt
+    let refused = call("m", "s", r#"{"add":-9}"#);
+    let told = inventory.change_sale(&ITEM, Some(token(7)), "8080", &refused).await.unwrap_err();
+    assert_eq!(word(&told), "0 are left");
+    let late = inventory.change_sale(&ITEM, Some(token(6)), "8080", &refused).await.unwrap_err();
+    assert!(matches!(late, InventoryError::StaleToken { .. }), "{late}");
+
+    let late = call("l", "s", r#"{"paused":true}"#);
+    inventory.change_sale(&ITEM, Some(token(7)), "8080", &late).await.unwrap();
     raw.run::<()>("RPOP ledger").await;
     raw.run_with::<()>("HDEL changes", "\n\tl").await;
     let error = inventory.stock(&ITEM).await.unwrap_err();
@@ -276,13 +281,10 @@ async fn entries_of_later_versions_are_passed_on() {
     inventory.start(&ITEM, Some(token(1)), named("s", 1, Terms::default())).await.unwrap();
     let (head, time) = ("1\t2\t7\tcafe 3\tb#0000002a@c", "1800000000000000");
     for (entry, fields) in [
-        (
-            format!("\nraffled\t{head}\t{time}\tann\tx"),
-            r#""order":"x","quantity":"2","user":"ann""#,
-        ),
+        (format!("\nraffled\t{head}\t{time}\tann\tx"), r#""order":"x","quantity":2,"user":"ann""#),
         (format!("\nmoved\t{head}\t{time}\t{{\"to\":\"tea\"}}"), r#""to":"tea""#),
         (format!("\nchanged\t{head}\t{time}\tx"), ""),
-        (format!("\nconfirmed\t{head}\t{time}\tann\tx\ty"), ""),
+        (format!("\nconfirmed\t{head}\t{time}"), ""),
         (format!("\nraffled\t{head}\t{time}"), ""),
     ] {
         raw.run_with::<()>("RPUSH ledger", &entry).await;
