@@ -203,8 +203,8 @@ async function send() {
     if (asked !== change) return;
     const { status } = answer;
     const isDone = status >= 200 && status < 300;
-    // 412 and 422: an earlier attempt was not done either, and never will be
-    change.isUnknown = !isDone && ([0, 504].includes(status) || (wasUnknown && ![412, 422].includes(status)));
+    // a refusal does not say what became of an earlier attempt
+    change.isUnknown = !isDone && (wasUnknown || [0, 504].includes(status));
     if (isDone) {
       tell(`Done: ${title}.`, "good");
       byId("ask").close();
