@@ -18,7 +18,9 @@ async fn the_page_is_served_with_its_policy() {
     assert_eq!(page.headers["x-content-type-options"], "nosniff");
     assert_eq!(page.headers["referrer-policy"], "no-referrer");
     assert_eq!(shop.call("GET /static/sale/sale.html").await.text, page.text);
-    for path in ["/static/nothing.js", "/static/stage/stage.js", "/static/../Cargo.toml", "/static/"] {
+    for path in
+        ["/static/nothing.js", "/static/stage/stage.js", "/static/../Cargo.toml", "/static/"]
+    {
         shop.call(&format!("GET {path}")).await.problem(404, "not-found");
     }
 }
