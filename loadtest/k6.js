@@ -86,7 +86,7 @@ export default function (/** @type {{ run: string }} */ { run }) {
   for (let attempt = 0; attempt <= RETRIES; ) {
     const url = urls[(number + attempt) % urls.length];
     const answer = http.post(`${url}/stock/reduce${query}`, null, { headers, timeout: '15s' });
-    const isHeld = answer.status === 409 && answer.json('type') === 'all-held';
+    const isHeld = answer.status === 409 && ['all-held', 'paused'].includes(answer.json('type'));
     const wait = Math.max(Number(answer.headers['Retry-After']) || 0, Math.min(0.02 * 2 ** attempt, 1));
     if (isHeld && Date.now() + wait * 1000 >= patientUntil) {
       heldOut.add(1);

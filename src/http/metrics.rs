@@ -22,6 +22,9 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
+    // Prometheus itself has a label `instance`: the address
+    let name = format!("name=\"{}\",version=\"{}\"", sale.instance(), env!("CARGO_PKG_VERSION"));
+    page.labelled("info", "The instance, by its name.", [(name, 1)]);
     let orders =
         || metrics.order_times().map(|(name, times)| (format!("outcome=\"{name}\""), times));
     let counts = orders().map(|(labels, times)| (labels, times.count()));

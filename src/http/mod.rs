@@ -7,13 +7,14 @@
 //! | `POST /order/return?order=&item=&user=` | takes a confirmed order back |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
+//! | `PATCH /stock?item=` | changes the sale that runs |
 //! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
 //! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
 //! | `GET /order?order=&item=&user=` | the answer to one order again |
 //! | `/orders/{id}`, `/orders/{id}/confirm`, `/cancel`, `/return` | the same, with the id in the path |
 //! | `GET /lock?item=` | the holder and the queue of the lock |
 //! | `GET /events?item=` | the sale and its changes, as server-sent events |
-//! | `GET /`, `/static/..` | the page |
+//! | `GET /`, `/static/..` | the page of a sale, for operators |
 //! | `GET /openapi.json` | these calls, in `OpenAPI` 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
@@ -28,7 +29,7 @@ mod events;
 mod lock;
 mod metrics;
 mod orders;
-mod page;
+pub mod page;
 mod params;
 mod probes;
 pub mod problem;
@@ -54,6 +55,7 @@ pub use state::{AppState, Extension, HttpOptions, OperatorsPort};
 
 use crate::inventory::Action;
 use cross_origin::CrossOrigin;
+use page::page_routes;
 use problem::{Problem, ProblemType};
 use requests::Traffic;
 
@@ -62,7 +64,7 @@ pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.options.extension.clone();
     let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
     let routes = for_buyers(&state)
-        .route("/stock", put(stock::start))
+        .route("/stock", put(stock::start).patch(stock::change))
         .merge(reply::compressed(Router::new().route("/orders", get(orders::list))))
         .route("/sales", get(sales::list))
         .route("/sales/{id}", delete(sales::delete))
@@ -72,16 +74,8 @@ pub fn router(state: Arc<AppState>) -> Router {
         .route("/version", get(probes::version))
         .route("/metrics", get(metrics::metrics))
         .with_state(state);
-    observed(routes.merge(extension.map_or_else(page_routes, Extension::routes)), traffic, others)
-}
-
-/// The routes of the page, which calls the other routes of its address.
-pub fn page_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let page = Router::new()
-        .route("/", get(async || page::file("index.html")))
-        .route("/openapi.json", get(async || page::file("openapi.json")))
-        .route("/static/{*name}", get(page::named));
-    reply::compressed(page)
+    let page = extension.map_or_else(|| page_routes(page::SALE), Extension::routes);
+    observed(routes.merge(page), traffic, others)
 }
 
 /// The routes for buyers, where operators have a separate port.

@@ -1,10 +1,13 @@
 //! `GET /` and `/static/..`: the page, embedded in the program.
 
+use axum::Router;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 
 use super::params::{self, Named};
 use super::problem::{Problem, ProblemType};
+use super::reply;
 
 /// The page may load files from this instance, and call this instance. Its HTML contains no scripts or styles, and no other page
 /// can frame it.
@@ -12,12 +15,21 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
      'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
-/// The names and contents of these files of `static/`.
+/// The names and contents of some files of `static/`. The first one is the page itself.
+pub type Files = &'static [(&'static str, &'static [u8])];
+
 macro_rules! files {
     ($($name:literal)*) => { &[$(($name, include_bytes!(concat!("../../static/", $name)))),*] };
 }
 
-const FILES: &[(&str, &[u8])] = files! {
+/// The page of a sale, for operators.
+pub const SALE: Files = files! {
+    "sale/sale.html" "sale/sale.js" "sale/sale.css" "icon.svg" "openapi.json"
+    "style/base.css" "page/dom.js" "page/format.js"
+};
+
+/// The page of a demo.
+pub const STAGE: Files = files! {
     "index.html" "icon.svg" "openapi.json"
     "style/base.css" "style/panels.css" "style/stage.css"
     "page/api.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js" "page/instances.js" "page/main.js"
@@ -25,14 +37,17 @@ const FILES: &[(&str, &[u8])] = files! {
     "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 
-/// The file that the path names.
-pub(super) async fn named(name: Named) -> Result<Response, Problem> {
-    file(&params::named(name))
+/// The routes of this page, which calls the other routes of its address.
+pub fn page_routes<S: Clone + Send + Sync + 'static>(files: Files) -> Router<S> {
+    let page = Router::new()
+        .route("/", get(async move || file(files, files[0].0)))
+        .route("/openapi.json", get(async move || file(files, "openapi.json")))
+        .route("/static/{*name}", get(async move |name: Named| file(files, &params::named(name))));
+    reply::compressed(page)
 }
 
-/// One of [`FILES`].
-pub(super) fn file(name: &str) -> Result<Response, Problem> {
-    let (_, content) = FILES
+fn file(files: Files, name: &str) -> Result<Response, Problem> {
+    let (_, content) = files
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;

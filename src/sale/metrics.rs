@@ -125,7 +125,7 @@ impl Histogram {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 29] = [
+pub const OUTCOMES: [&str; 30] = [
     "reserved",
     "sold-out",
     "all-held",
@@ -140,6 +140,7 @@ pub const OUTCOMES: [&str; 29] = [
     "limit-reached",
     "user-required",
     "not-started",
+    "paused",
     "ended",
     ABANDONED,
     "queue-full",
@@ -257,6 +258,7 @@ impl OrderCount<'_> {
             Ok(Outcome::LimitReached { .. }) => "limit-reached",
             Ok(Outcome::UserRequired) => "user-required",
             Ok(Outcome::NotStarted { .. }) => "not-started",
+            Ok(Outcome::Paused) => "paused",
             Ok(Outcome::SaleEnded { .. }) => "ended",
             Ok(Outcome::Conflict | Outcome::SaleReplaced) => "conflict",
             Ok(Outcome::Damaged { .. }) => "damaged",

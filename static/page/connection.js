@@ -1,5 +1,5 @@
 // The stream of events. After a break: say so, and reconnect.
-// `fetch` reads it, since an EventSource cannot send a token.
+// `fetch` reads it, since an EventSource does not say which answer it got.
 
 /** There are two messages a second. After this much silence the figures count as old. */
 const LATE_MS = 1500;
@@ -12,16 +12,11 @@ export class Connection {
   #on;
   /** Ends the stream; null while there is none. */
   #stream = null;
-  #token = null;
   #openedAt = 0;
   #heardAt = null;
   #isLive = false;
   /** The status of the last refusal. */
   #refused = null;
-  /** What the instance says of it. */
-  #detail = null;
-  /** Waits for a token: the last attempt got no further without one. */
-  #waits = false;
 
   /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
@@ -31,32 +26,14 @@ export class Connection {
     setInterval(() => this.#look(), LOOK_MS);
   }
 
-  /** Shows this token from now on. It stays in memory. */
-  show(token) {
-    this.#token = token;
-    this.#waits = false;
-    // what was sent with another token is asked again
-    if (this.#stream) this.#stream.abort();
-    else this.#open();
-  }
-
-  get #needsToken() {
-    // 431: a token that is longer than any
-    return [401, 403, 431].includes(this.#refused);
-  }
-
   async #open() {
     this.#openedAt = Date.now();
-    this.#waits = false;
     const stream = new AbortController();
     this.#stream = stream;
-    const headers = this.#token === null ? {} : { authorization: `Bearer ${this.#token}` };
     try {
-      const answer = await fetch(this.#url, { headers, cache: "no-store", signal: stream.signal });
+      const answer = await fetch(this.#url, { cache: "no-store", signal: stream.signal });
       this.#refused = answer.ok ? null : answer.status;
-      this.#waits = this.#needsToken;
       if (answer.ok) await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
-      else this.#detail = (await answer.json()).detail;
     } catch {
       // it broke, or it was silent
     } finally {
@@ -94,9 +71,8 @@ export class Connection {
 
   #look() {
     const now = Date.now();
-    if (!this.#stream) {
-      if (!this.#waits) this.#open();
-    } else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#stream.abort();
+    if (!this.#stream) this.#open();
+    else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#stream.abort();
     else if (this.#heardAt && now - this.#heardAt > LATE_MS) this.#lose();
   }
 
@@ -105,6 +81,6 @@ export class Connection {
     this.#isLive = false;
     // an item has a stream only after its first sale has started
     const isUnsold = this.#refused === 404;
-    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold, needsToken: this.#needsToken, detail: this.#detail });
+    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold });
   }
 }

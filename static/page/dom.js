@@ -7,9 +7,14 @@ export function byId(id) {
   return element;
 }
 
+/** Characters that are not seen, such as those that turn the direction of a text. */
+const INVISIBLE = /[\p{C}\p{DI}\p{Zl}\p{Zp}]/gu;
+const numberOf = (character) => `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+
 /** Sets an element's text, unless it is there already: screen readers announce each change. */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = String(text ?? "").replace(INVISIBLE, numberOf);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /** Sets the texts of the elements with these ids. */
@@ -30,12 +35,13 @@ export function children(parent, count, create) {
   return parent.children;
 }
 
-const CELLS = { tbody: ["tr", "td"], ol: ["li", "span"] };
+const CELLS = { tbody: ["tr", "td"], ol: ["li", "span"], dl: ["div", "dt", "dd"] };
 
 /** Makes the children of `parent` show these rows. A cell is a text, or the sign of an instance, which is not read out. */
 export function list(parent, rows) {
-  const [row, cell] = (CELLS[parent.localName] ?? ["p", "span"]).map((tag) => () => document.createElement(tag));
-  const shown = children(parent, rows.length, row);
+  const [row, ...tags] = CELLS[parent.localName] ?? ["p", "span"];
+  const cell = (at) => document.createElement(tags[at] ?? tags.at(-1));
+  const shown = children(parent, rows.length, () => document.createElement(row));
   rows.forEach((cells, index) => {
     const elements = children(shown[index], cells.length, cell);
     cells.forEach((content, at) => setCell(elements[at], content));

@@ -25,3 +25,11 @@ export function counted(number, noun, plural = `${noun}s`) {
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
+
+const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
+
+/** A moment in local time, and in UTC. */
+export function moments(at) {
+  const date = new Date(at);
+  return [day.format(date), date.toISOString().slice(0, 19).replace("T", " ")];
+}

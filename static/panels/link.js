@@ -17,10 +17,8 @@ export function showLink({ link, now }) {
   });
   for (const name of document.querySelectorAll(".here")) setText(name, instance);
 
-  byId("lost").hidden = !isLost || link.isUnsold || link.needsToken;
-  byId("token-form").hidden = !link.needsToken;
+  byId("lost").hidden = !isLost || link.isUnsold;
   say({
-    "token-detail": link.needsToken ? (link.detail ?? "") : "",
     "lost-text": now
       ? "This page has lost its instance and keeps trying. The figures are the last known ones."
       : "The instance does not answer, or has too many watchers. This page keeps trying.",
@@ -30,10 +28,9 @@ export function showLink({ link, now }) {
   alerts.forEach(({ kind }, index) => setData(byId("told-alerts").children[index], "kind", kind));
 }
 
-function words({ state, isUnsold, needsToken }, instance, now) {
+function words({ state, isUnsold }, instance, now) {
   if (state === "live") return `live from instance ${instance}`;
   if (state === "connecting") return "connecting";
-  if (needsToken) return "a token is needed";
   if (isUnsold) return "no sale of this item";
   return now ? `${instance} does not answer` : "no answer yet, trying again";
 }

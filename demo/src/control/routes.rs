@@ -25,8 +25,9 @@ use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::{any, get, post, put};
 use clap::ValueEnum as _;
+use flash_sale::http::page::{STAGE, page_routes};
 use flash_sale::http::problem::{Problem, ProblemType};
-use flash_sale::http::{body, page_routes, reply};
+use flash_sale::http::{body, reply};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -51,7 +52,7 @@ pub(super) fn routes(control: Arc<Control>) -> Router {
         .route("/demo/pause", post(pause))
         .route("/demo/kill", post(kill))
         .layer(from_fn(same_site::layer))
-        .merge(page_routes())
+        .merge(page_routes(STAGE))
         .route(HIT, post(hit))
         .route("/healthz", get(async || "ok\n"))
         .with_state(control)

@@ -17,8 +17,9 @@ use axum::response::{Redirect, Response};
 use axum::routing::get;
 use clap::Args;
 use flash_sale::config::Config;
+use flash_sale::http::page::{SALE, page_routes};
 use flash_sale::http::problem::{Problem, ProblemType};
-use flash_sale::http::{Extension, body, page_routes, reply};
+use flash_sale::http::{Extension, body, reply};
 use flash_sale::inventory::Inventory;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard, SaleOptions};
 use flash_sale::serve::{self, serve_with};
@@ -133,7 +134,7 @@ impl Extension for Controls {
     fn routes(self: Arc<Self>) -> Router {
         let page = match self.control {
             Some(_) => Router::new().route("/", get(to_the_page)),
-            None => page_routes(),
+            None => page_routes(SALE),
         };
         let controls = Router::new().route("/demo/here", get(status).post(execute));
         controls.layer(from_fn(same_site::layer)).merge(page).with_state(self)

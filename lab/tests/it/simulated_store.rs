@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{
-    Action, Attempt, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order, OrderId,
-    Quantity, Replaces, SaleId, Streams, Terms, Timestamp, User,
+    Action, Attempt, ChangeCall, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
+    OrderId, Quantity, Replaces, SaleId, Streams, Terms, Timestamp, User,
 };
 use parking_lot::Mutex;
 use redis::{Client, Cmd, Connection, ConnectionLike as _, Value};
@@ -304,10 +304,29 @@ impl Chance {
             },
             replaces: match self.below(5) {
                 0 => Replaces::WithoutOrders,
-                1 => Replaces::AnyOf(vec![self.id(), self.id()]),
+                1 => Replaces::AnyOf(vec![self.id().into(), self.id().into()]),
                 2 => Replaces::Any,
                 _ => Replaces::Unconditionally,
             },
+        }
+    }
+
+    fn change(&mut self) -> ChangeCall {
+        let change = *self.pick(&[
+            r#"{"add":2}"#,
+            r#"{"add":-1,"note":"n"}"#,
+            r#"{"add":-9}"#,
+            r#"{"paused":true}"#,
+            r#"{"paused":false,"starts_at":"2027-01-15T08:00:01Z"}"#,
+            r#"{"ends_at":"now"}"#,
+            r#"{"ends_at":"2199-01-01T00:00:00Z","per_order":3}"#,
+            r#"{"per_user":1,"hold_seconds":2}"#,
+        ]);
+        let ids: &[_] = if self.one_in(6) { &["a:0", "b:1"] } else { &["a", "b", "c", "d.1"] };
+        ChangeCall {
+            key: OrderId::new(self.pick(&["1", "2", "3"])).unwrap(),
+            change: serde_json::from_str(change).unwrap(),
+            sales: ids.iter().map(|id| id.parse().unwrap()).collect(),
         }
     }
 
@@ -389,6 +408,7 @@ async fn the_simulated_store_answers_as_redis_does() {
         "sold-out",
         "all-held",
         "not-started",
+        "paused",
         "ended",
         "user-required",
         "order-limit",
@@ -410,6 +430,9 @@ async fn the_simulated_store_answers_as_redis_does() {
         "sale-mismatch",
         "unknown-sale",
         "not-replaced",
+        "change-conflict",
+        "term-final",
+        "too-few-units",
     ] {
         assert!(both.seen.contains_key(answer), "{answer} was never met: {:?}", both.seen);
     }
@@ -474,7 +497,11 @@ impl Both {
                     _ = self.serve(inventory.available(item)).await;
                     _ = self.serve(inventory.exists(item)).await;
                 }
-                80..88 => self.now += chance.below(3_000_000),
+                80..84 => self.now += chance.below(3_000_000),
+                84..88 => {
+                    let call = chance.change();
+                    _ = self.serve(inventory.change_sale(item, token, "i", &call)).await;
+                }
                 88..92 => revision += 1,
                 92..95 => _ = self.call(&chance.damage()),
                 95 => saved = self.store.data.clone(),

@@ -13,6 +13,7 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("fence", ALL, 1_000),
     ("roll-back", ALL, 10_000),
     ("earlier-sale", story(4), 10_000),
+    ("change-fence", ALL, 10_000),
     ("claim-cleanup", ALL, 1_000),
     ("local-expiry", ALL, 10_000),
     ("denials", DENIED, 1_000),

@@ -1,5 +1,7 @@
 //! The sale on top of the lock: instances that sell, buyers that order, pay, leave and repeat, and the load test's judge.
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,8 +9,8 @@ use std::time::Duration;
 
 use fenced_lock::{SessionKeeper, SessionOptions, Token};
 use flash_sale::inventory::{
-    Accepted, Action, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, Outcome, Quantity, Replaces, Replicas, Started, Stock, Terms, User,
+    Accepted, Action, Entry, Event, Inventory, InventoryOptions, Item, LedgerPosition, NewSale,
+    Order, OrderId, Outcome, Quantity, Replaces, Replicas, Started, Stock, Terms, User,
 };
 use flash_sale::peers::Peers;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
@@ -300,6 +302,8 @@ struct State {
     record: Vec<Value>,
     attempts: Vec<Attempt>,
     next_order: u64,
+    /// What the operator was told of each change: the place of its entry, or that it is not made.
+    changes: BTreeMap<String, Option<u64>>,
     /// For each instance: since when it has decided no order that it was asked for, and when it decided one last.
     decisions: Vec<(Option<Instant>, Option<Instant>)>,
 }
@@ -533,6 +537,7 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
     match said {
         Ok(Outcome::SoldOut { .. }) => (409, "sold-out", true, true),
         Ok(Outcome::AllHeld { .. }) => (409, "all-held", false, true),
+        Ok(Outcome::Paused) => (409, "paused", false, true),
         Ok(Outcome::LimitReached { .. }) => (409, "limit-reached", true, true),
         Ok(Outcome::Final) => (409, "order-final", true, true),
         Ok(Outcome::NotConfirmed) => (409, "not-confirmed", true, true),
@@ -636,7 +641,7 @@ impl Buyer {
         }
         let Some(hold) = self.world.shape.terms.hold_seconds else { return };
         let hold = u64::from(hold) * 1000;
-        let hold_ends = entry.time.micros() - BEGIN + hold * 1000;
+        let hold_ends = entry.hold_until.map_or(0, |until| until.micros() - BEGIN);
         self.hold_ends = Some(hold_ends);
         let latency = self.world.shape.latency;
         let pause = match self.chance.below(6) {
@@ -893,6 +898,7 @@ pub async fn run(
         record: Vec::new(),
         attempts: Vec::new(),
         next_order: 0,
+        changes: BTreeMap::new(),
         decisions: vec![(None, None); shape.instances],
     };
     let world = Arc::new(World {
@@ -916,6 +922,9 @@ pub async fn run(
         if let Some(after) = world.shape.next_sale_in {
             world.buyers.fetch_add(1, Ordering::Relaxed);
             world.network.spawn(start_next(Arc::clone(&world), after, world.chance()));
+        } else if let Some(chance) = changes::chance(setup.seed) {
+            world.buyers.fetch_add(1, Ordering::Relaxed);
+            world.network.spawn(changes::operate(Arc::clone(&world), chance));
         }
         for number in 0..world.shape.buyers {
             world.buyers.fetch_add(1, Ordering::Relaxed);
@@ -1185,7 +1194,9 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     if is_violated() {
         return;
     }
-    let hold = Duration::from_secs(world.shape.terms.hold_seconds.unwrap_or_default().into());
+    // a change can make it the longest one
+    let hold = world.shape.terms.hold_seconds.map_or(0, |_| changes::LONGEST_HOLD);
+    let hold = Duration::from_secs(hold.into());
     sleep(hold + Duration::from_secs(3)).await;
     if world.shape.next_sale_in.is_some() {
         judge_both(world).await;
@@ -1204,7 +1215,7 @@ fn state_of(stock: &Stock) -> Value {
         "stock": stock.stock, "lucky": stock.lucky, "initial": stock.initial, "orders": stock.orders,
         "entries": stock.entries, "held": stock.held, "sale": stock.sale,
         "units": { "held": stock.units.held, "confirmed": stock.units.confirmed },
-        "hold_seconds": stock.terms.hold_seconds, "per_user": stock.terms.per_user,
+        "hold_seconds": stock.terms.hold_seconds, "per_user": stock.terms.per_user, "paused": stock.paused,
     })
 }
 
@@ -1216,15 +1227,18 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let page = world
         .call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
     let Ok(Ok(page)) = page.await else { return violation("the ledger cannot be read".into()) };
+    changes::check(world, &page.entries);
     for entry in &page.entries {
+        let Entry::Order(entry) = entry else {
+            lines.push(json!({ "order": entry }));
+            continue;
+        };
+        check_attempts(world, entry);
         lines.push(json!({ "order": {
             "position": entry.position, "event": entry.event, "order": entry.order, "user": entry.user,
             "quantity": entry.quantity.get(), "remaining": entry.remaining, "instance": entry.instance,
             "holder": entry.holder, "token": entry.token.map(Token::revision),
         }}));
-    }
-    for entry in &page.entries {
-        check_attempts(world, entry);
     }
     let entries = lines.len();
     for number in 0..world.shape.instances {
@@ -1278,7 +1292,7 @@ async fn judge_both(world: &Arc<World>) {
             return violation(format!("the ledger of {id} cannot be read"));
         };
         let (mut left, mut reserved) = (world.shape.units, BTreeSet::new());
-        for (entry, position) in page.entries.into_iter().zip(1..) {
+        for (entry, position) in page.entries.into_iter().filter_map(Entry::order).zip(1..) {
             let units = u64::from(entry.quantity.get());
             match entry.event {
                 Event::Reserved => left = left.wrapping_sub(units),

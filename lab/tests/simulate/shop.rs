@@ -25,11 +25,12 @@ pub const BEGIN: u64 = 1_700_000_000_000_000;
 pub const SNAPSHOTS: usize = 8;
 
 /// The safeguards of the script that can be taken out: what stands there, and what comes in its place.
-pub const SAFEGUARDS: [(&str, &str, &str); 5] = [
+pub const SAFEGUARDS: [(&str, &str, &str); 6] = [
     ("fence", "if below(revision, highest) then return refused('STALE', fence) end", ""),
     ("order-ids", "local record = known[i] or accepted[key]", "local record"),
     ("payload", "if quantity ~= word or first_user ~= user then return 'conflict' end", ""),
     ("roll-back", "wrong = lost()\nif wrong then return wrong end", ""),
+    ("change-fence", "if raised then push", "if raised and operation ~= 'change' then push"),
     ("earlier-sale", "if is_of_an_earlier_sale(ARGV[5 * i + 8]) then", "if false then"),
 ];
 

@@ -57,6 +57,8 @@ events! {
     Regretted = "an order and its cancellation, one behind the other",
     RolledBack = "a loss that was detected",
     SaleChanged = "a change of the sale",
+    TermsChanged = "a change of a running sale",
+    ChangeMadeBefore = "a change that an earlier attempt had made",
     SessionLost = "a session lost while its process runs",
 }
 

@@ -1,5 +1,6 @@
 //! Damaged histories: each must fail for its own reason, and for that one alone.
 
+mod changes;
 mod holds;
 mod random;
 

@@ -81,6 +81,7 @@ impl Sale {
             instance: Some(self.instance.clone()),
             holder: None,
             token: token.or(Some(100)),
+            change: None,
         };
         let answer = answer(&entry);
         self.ledger.push(entry);
@@ -98,7 +99,7 @@ impl Sale {
             match entry.event {
                 Event::Reserved => units,
                 Event::Confirmed | Event::Cancelled | Event::Expired => -units,
-                Event::Returned => 0,
+                Event::Returned | Event::Changed => 0,
             }
         };
         self.before.hold_seconds.map(|_| self.ledger.iter().map(units).sum())

@@ -27,6 +27,7 @@ const CALLS: &[(&str, bool, [u16; 3])] = &[
     // of an item that cannot be, so that no stream begins
     ("GET /events?item=T", false, [401, 400, 400]),
     ("PUT /stock", false, [401, 403, 400]),
+    ("PATCH /stock", false, [401, 403, 400]),
     ("DELETE /sales/none", false, [401, 403, 404]),
     ("GET /sales", false, [200; 3]),
     ("GET /lock", false, [200; 3]),
@@ -78,7 +79,8 @@ async fn without_a_token_the_calls_are_off() {
         options.http.admin_token.take_if(|_| !has_admin);
         let other = shop.with(options);
         for line in with_token() {
-            let is_admins = line.starts_with("PUT") || line.starts_with("DELETE");
+            let is_admins =
+                ["PUT", "PATCH", "DELETE"].iter().any(|method| line.starts_with(method));
             let is_on = has_admin || has_shop && !is_admins;
             for caller in [&[][..], &[SERVER], &[ADMIN]] {
                 let reply = other.call_with(line, caller, "").await;

@@ -282,6 +282,7 @@ async fn a_sale_says_who_may_buy() {
         "POST /orders/a/return",
         "POST /order/confirm?order=a",
         "PUT /stock",
+        "PATCH /stock",
         "DELETE /sales/a",
     ] {
         shop.call_with(line, &other_site, "").await.problem(403, "cross-site");

@@ -34,6 +34,7 @@ async fn orders_are_counted_by_how_they_ended() {
         r#"stock{item="default"} 0"#,
         r#"lucky{item="default"} 2"#,
         "orders_waiting 0",
+        concat!(r#"info{name="8080",version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
         "oldest_order_seconds 0",
         // the third order, after the last unit, is answered by a plain read
         "batches_total 2",

@@ -2,6 +2,7 @@
 
 mod access;
 mod buyers;
+mod changes;
 mod cluster;
 mod events;
 mod instance;

@@ -34,7 +34,7 @@ fn documented(document: &Value) -> BTreeMap<String, BTreeMap<String, Value>> {
 
 /// A path that names something: the order `a`, a file of the page.
 fn example(path: &str) -> String {
-    path.replace("{id}", "a").replace("{name}", "page/main.js")
+    path.replace("{id}", "a").replace("{name}", "page/dom.js")
 }
 
 async fn answer(shop: &Shop, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {

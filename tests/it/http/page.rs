@@ -17,8 +17,10 @@ async fn the_page_is_served_with_its_policy() {
     assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert_eq!(page.headers["x-content-type-options"], "nosniff");
     assert_eq!(page.headers["referrer-policy"], "no-referrer");
-    assert_eq!(shop.call("GET /static/index.html").await.text, page.text);
-    for path in ["/static/nothing.js", "/static/../Cargo.toml", "/static/"] {
+    assert_eq!(shop.call("GET /static/sale/sale.html").await.text, page.text);
+    for path in
+        ["/static/nothing.js", "/static/stage/stage.js", "/static/../Cargo.toml", "/static/"]
+    {
         shop.call(&format!("GET {path}")).await.problem(404, "not-found");
     }
 }
@@ -37,7 +39,7 @@ async fn long_answers_are_compressed() {
         let request = request.body(Body::empty()).unwrap();
         shop.router.clone().oneshot(request).await.unwrap()
     };
-    for path in ["/", "/openapi.json", "/static/page/main.js", "/orders"] {
+    for path in ["/", "/openapi.json", "/static/sale/sale.js", "/orders"] {
         let answer = call(path, "*/*").await;
         assert_eq!(answer.headers()["content-encoding"], "gzip", "{path}");
         assert_eq!(answer.headers()["vary"], "accept-encoding", "{path}");

@@ -2,12 +2,13 @@
 //! last version shipped, over the records of this one, and the other way round.
 
 use flash_sale::inventory::{
-    Accepted, Action, Attempt, Event, NewSale, Order, Outcome, Terms, Units, User,
+    Accepted, Action, Attempt, Entry, Event, NewSale, Order, Outcome, Terms, Units, User,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use testkit::shared::fresh_database;
 
+use super::changes::call as call_of;
 use super::{ITEM, connect, order, token};
 
 const STATE: &str = include_str!("last_version/state.lua");
@@ -131,5 +132,65 @@ async fn it_sells_beside_this_one() {
     assert!(matches!(outcomes[0], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
     assert_eq!(units().await, Units { held: Some(2), confirmed: Some(1) });
     let page = inventory.ledger(&ITEM, 0, 5).await.unwrap().entries;
+    let page: Vec<_> = page.into_iter().filter_map(Entry::order).collect();
     assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [here, here, here, old, old]);
+}
+
+/// Goal: scripts of the last version survive each change of a sale, and keep to it: what they cannot read is not damage to them.
+#[tokio::test]
+async fn it_sells_beside_changes() {
+    let url = fresh_database().await;
+    let (inventory, client) = (connect(&url).await, redis::Client::open(&*url).unwrap());
+    let redis = &mut client.get_multiplexed_async_connection().await.unwrap();
+    let terms = Terms { hold_seconds: Some(600), per_user: Some(2), ..Terms::default() };
+    let sale = NewSale { id: "s".parse().unwrap(), is_named: true, terms, ..NewSale::from(1) };
+    inventory.start(&ITEM, Some(token(1)), sale).await.unwrap();
+    let mut latest = [String::new(), String::new()];
+    for (number, (body, orders, answers)) in [
+        (r#"{"add":3}"#, "a 1 ann b 1 ann", "2 2"),
+        (r#"{"paused":true}"#, "c 1 bob a 1 ann", "not-started repeated"),
+        (r#"{"paused":false,"add":-1}"#, "c 1 bob c confirm bob", "2 changed"),
+        (r#"{"per_user":1,"add":3,"hold_seconds":5}"#, "d 1 bob d 2 eve", "user-limit user-limit"),
+        (r#"{"per_order":1,"per_user":2}"#, "d 2 eve d 1 eve", "order-limit 2"),
+        (r#"{"ends_at":"now"}"#, "e 1 eve d cancel eve", "ended changed"),
+        (r#"{"ends_at":"2199-12-31T23:59:59Z"}"#, "f 1 eve", "2"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("k{number}");
+        let made =
+            inventory.change_sale(&ITEM, Some(token(3)), "new", &call_of(&key, "s", body)).await;
+        let made = made.unwrap();
+        assert_eq!(made.stock.version, number as u64 + 1);
+        // an instance of the last version remembers the change as the latest entry that it knows
+        latest[0] = format!("\n\t{key}");
+        latest[1] =
+            redis::cmd("HGET").arg("changes").arg(&latest[0]).query_async(redis).await.unwrap();
+        let fields: Vec<_> = orders.split(' ').collect();
+        let mut batch: Vec<String> = ["reduce", "cafe 3", "", "old", ""].map(str::to_owned).into();
+        for order in fields.chunks(3) {
+            let [id, word, user] = order else { panic!("{orders}") };
+            batch.extend([format!("{user}\t{id}"), (*word).to_owned(), (*user).to_owned()]);
+        }
+        let (.., told): Done = call(redis, WRITE, [&latest[0], &latest[1]], &batch).await;
+        let told: Vec<_> = told.iter().map(|told| told.split('\t').next().unwrap()).collect();
+        assert_eq!(told.join(" "), answers, "{body}");
+        let (_, found): (bool, Found) =
+            call(redis, READ, [&latest[0], &latest[1]], &["lookup", "ann\ta"]).await;
+        assert!(found.4[0].starts_with("2\t"), "{body}");
+        assert!(inventory.stock(&ITEM).await.unwrap().is_balanced(), "{body}");
+    }
+    // the counts of what it sold meanwhile are made up for
+    let confirm =
+        Order { user: User::new("ann").unwrap(), action: Action::Confirm, ..order("a", 1) };
+    inventory.reduce(&ITEM, Some(token(3)), "new", &[confirm]).await.unwrap();
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert_eq!((stock.initial, stock.lucky, stock.entries), (6, 4, 15));
+    assert_eq!(stock.units, Units { held: Some(2), confirmed: Some(2) });
+    // a sale that it starts has no changes
+    let next = ["start", "cafe 4", "2", r#"{"id":"t","named":true,"initial":2}"#, "t", "*"];
+    let _: Done = call(redis, WRITE, ["", ""], &next).await;
+    let stock = inventory.stock(&ITEM).await.unwrap();
+    assert_eq!((stock.version, stock.initial, stock.entries), (0, 2, 0));
 }

@@ -3,6 +3,7 @@
 mod accessibility;
 mod browser;
 mod looks;
+mod operators;
 mod outages;
 mod pictures;
 mod scene;

@@ -76,26 +76,6 @@ impl Shop {
         self.instance = Some(launch::start("serve", self.port, &flags).await);
     }
 
-    /// Starts an instance of the service alone, with the shop's token `sh0p`, in this process. Returns its address.
-    pub(super) async fn serve_alone(&self) -> String {
-        #[derive(clap::Parser)]
-        struct Service {
-            #[command(flatten)]
-            config: flash_sale::config::Config,
-        }
-        let [port] = ports::free_ports().unwrap();
-        let Service { config } = clap::Parser::parse_from([
-            "serve",
-            &format!("--listen=127.0.0.1:{port}"),
-            &format!("--etcd={}", self.etcd.endpoint()),
-            &format!("--redis={}", self.redis.url()),
-            "--shop-token=sh0p",
-        ]);
-        tokio::spawn(flash_sale::serve::serve(config));
-        launch::until_ok(port, "/readyz").await;
-        url(port)
-    }
-
     /// Sends the instance a signal.
     pub(super) fn signal_instance(&self, signal: Signal) {
         launch::signal(self.instance.as_ref().expect("it runs"), signal);

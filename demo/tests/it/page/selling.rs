@@ -1,12 +1,11 @@
 //! The sale, run from the page.
 
 use axum::http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testkit::probe;
 use testkit::wait::eventually;
 
-use super::browser::{DESKTOP, Tab};
-use super::scene::Shop;
+use super::browser::Tab;
 use crate::launch::Demo;
 
 impl Tab {
@@ -159,32 +158,4 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     page.until_reads("#link-text", &format!("live from instance {other}")).await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#lucky").await, Some(1), "the sale is unchanged");
-}
-
-/// Goal: the page of the service alone asks for a token, which it keeps nowhere, and has no controls and no stage; its details are
-/// open. Method: `flash_sale::serve`, without `lab`.
-#[tokio::test]
-async fn without_the_laboratory_there_are_no_controls() {
-    let shop = Shop::empty(&[]).await;
-    let url = shop.serve_alone().await;
-    let page = Tab::open(&url, DESKTOP).await;
-    page.load(&url).await;
-    // a pasted text may have characters that no header can have
-    for (token, shown) in [("wrong", "a token is needed"), ("\u{200b}sh0p", "live")] {
-        page.until_shown("#token-form").await;
-        page.fill("#token", token).await;
-        page.click("#token-form button").await;
-        page.until_reads("#link-text", shown).await;
-    }
-    let kept = "return [location.href, document.cookie, token.value, localStorage.length, sessionStorage.length]";
-    assert_eq!(page.run(kept).await, json!([url, "", "", 0, 0]));
-    page.until_reads("#sum-words", "No sale was started").await;
-    for part in ["#token-form", "#try", "#stage"] {
-        assert!(!page.is_shown(part).await, "{part}");
-    }
-    assert!(page.is_shown("#proof").await);
-    // the browser itself reports the refusals
-    let mut complaints = page.complaints().await;
-    complaints.retain(|complaint| !complaint.contains("status of 401"));
-    assert_eq!(complaints, Vec::<String>::new());
 }

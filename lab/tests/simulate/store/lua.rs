@@ -137,11 +137,16 @@ fn install(lua: &Lua, running: &Rc<RefCell<Running>>) -> mlua::Result<()> {
         is_known(&name.to_ascii_uppercase()).then_some(true).ok_or_else(what)
     })?;
     redis.raw_set("acl_check_cmd", acl_check_cmd)?;
-    let encode = lua.create_function(|_, id: String| {
-        let is_plain =
-            id.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/'));
-        let what = || mlua::Error::runtime("the scripts write ids only, which need no escapes");
-        is_plain.then(|| format!("\"{id}\"")).ok_or_else(what)
+    let encode = lua.create_function(|_, value: Value| {
+        let is_plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/');
+        match &value {
+            Value::Boolean(value) => Ok(value.to_string()),
+            value if value.is_null() => Ok("null".to_owned()),
+            Value::String(text) if text.as_bytes().iter().copied().all(is_plain) => {
+                Ok(format!("\"{}\"", text.to_string_lossy()))
+            }
+            _ => Err(mlua::Error::runtime("the scripts write no text that needs escapes")),
+        }
     })?;
     let decode = lua.create_function(|lua, text: mlua::String| {
         let json = serde_json::from_slice(&text.as_bytes()).map_err(mlua::Error::external)?;

@@ -1,0 +1,134 @@
+//! The page of a sale, for operators: the service alone, without a demo.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use testkit::{
+    Direction, EtcdOptions, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
+};
+
+use super::browser::{DESKTOP, PHONE, Tab};
+use super::looks::assert_fits;
+use crate::launch;
+
+/// Starts an instance of the service with the admin token `adm1n`, in this process. Returns its port.
+async fn serve(etcd: &PrivateEtcd, redis: &Proxy) -> u16 {
+    #[derive(clap::Parser)]
+    struct Service {
+        #[command(flatten)]
+        config: flash_sale::config::Config,
+    }
+    let [port] = ports::free_ports().unwrap();
+    let Service { config } = clap::Parser::parse_from([
+        "serve",
+        &format!("--listen=127.0.0.1:{port}"),
+        &format!("--etcd={}", etcd.endpoint()),
+        &format!("--redis=redis://127.0.0.1:{}", redis.port()),
+        "--admin-token=adm1n",
+        "--wait-timeout=1s",
+    ]);
+    tokio::spawn(flash_sale::serve::serve(config));
+    launch::until_ok(port, "/readyz").await;
+    port
+}
+
+impl Tab {
+    /// Clicks a button, and then the one that says yes to this sentence.
+    async fn change(&self, button: &str, sentence: &str) {
+        self.click(button).await;
+        self.until_reads("#ask-text", sentence).await;
+        self.click("#yes").await;
+    }
+}
+
+/// Goal: who has a token, and nobody else, sees a sale as it is, and starts, changes, pauses and ends it, each by two clicks with a
+/// sentence between them; a change without an answer is sent again under its key and done once. Texts from outside stay texts,
+/// the token leaves no trace, and the audit finds nothing.
+#[tokio::test]
+async fn an_operator_runs_a_sale() {
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let between = Proxy::to(redis.port()).await.unwrap();
+    let port = serve(&etcd, &between).await;
+    let call = async |method, path: &str| probe::http(method, port, path, "").await.unwrap();
+    let stock = async || -> Value {
+        serde_json::from_str(&call(Method::GET, "/stock?item=tea").await.1).unwrap()
+    };
+    let url = format!("http://127.0.0.1:{port}/?item=tea");
+    let page = Tab::open(&url, DESKTOP).await;
+    page.until_shown("#token-form").await;
+    // a pasted text may have characters that no header can have
+    for (token, id, words) in
+        [("wrong", "#notice", "This token is not accepted"), ("\u{200b}adm1n", "#state", "No sale")]
+    {
+        assert!(!page.is_shown("#shown").await);
+        page.fill("#token", token).await;
+        page.click("#token-form button").await;
+        page.until_reads(id, words).await;
+    }
+
+    page.run("for (const part of document.querySelectorAll('details')) part.open = true").await;
+    for (name, value) in [("stock", "5"), ("sale", "autumn"), ("hold_seconds", "600")] {
+        page.fill(&format!("#start-form [name={name}]"), value).await;
+    }
+    page.click("#start-form button").await;
+    page.until_reads("#ask-text", "Puts 5 units on sale at once.").await;
+    assert_eq!(
+        call(Method::GET, "/stock?item=tea").await.0,
+        404,
+        "nothing before the second click"
+    );
+    page.click("#yes").await;
+    page.until_reads("#done", "Done: Start sale autumn of item tea.").await;
+    page.until_reads("#state", "Running.").await;
+
+    // markup, and a character that turns the direction
+    let order = "/stock/reduce?item=tea&user=%3Cimg/src=x/onerror=document.title=%27taken%27%3E";
+    let id = probe::http(Method::POST, port, order, "").await.unwrap().1;
+    let id = serde_json::from_str::<Value>(&id).unwrap()["order"].as_str().unwrap().to_owned();
+    page.until_reads("#entries", "<img/src=x/onerror=document.title='taken'>").await;
+    page.until_reads("#held", "1").await;
+    page.fill("#user", "<img/src=x/onerror=document.title='taken'>").await;
+    page.fill("#order", &id).await;
+    page.click("#order-form button").await;
+    page.until_reads("#found", "reserved").await;
+
+    page.click("#pause").await;
+    page.click("#no").await;
+    assert_eq!(stock().await["state"], "running");
+    page.click("#pause").await;
+    page.until_reads("#ask-text", "until you resume the sale: 4 units wait").await;
+    page.fill("#note", "<b>till</b> \u{202e}ten").await;
+    page.click("#yes").await;
+    page.until_reads("#state", "Paused.").await;
+    page.until_reads("#entries", "<b>till</b> ⟨U+202E⟩ten").await;
+
+    // the store does it, and its answer does not arrive
+    page.fill("#change-form [name=add]", "-2").await;
+    page.click("#change-form button").await;
+    page.until_reads("#ask-text", "Takes 2 units off sale").await;
+    between.hold(Direction::ToClient);
+    page.click("#yes").await;
+    page.until_reads("#ask-state", "It is unknown whether this was done").await;
+    between.release();
+    page.until_reads("#done", "Done: Change sale autumn of item tea.").await;
+    assert_eq!(stock().await["stock"], 2);
+    page.change("#resume", "2 units are left").await;
+    page.until_reads("#state", "Running.").await;
+    page.change("#end", "2 units stay unsold").await;
+    page.until_reads("#state", "Ended.").await;
+    page.assert_is_accessible().await;
+    page.become_device(PHONE).await;
+    assert_fits(&page).await;
+
+    between.refuse();
+    page.until_reads("#health", "Redis ✕").await;
+    page.until_reads("#state", "The figures are those of").await;
+    let kept = "return [location.href, document.cookie, token.value, localStorage.length,
+        sessionStorage.length, document.title, document.querySelectorAll('main :is(img, td b)').length]";
+    let title = "Flash sale: operators";
+    assert_eq!(page.run(kept).await, json!([url, "", "", 0, 0, title, 0]));
+    // the browser itself reports refusals
+    let mut complaints = page.complaints().await;
+    complaints.retain(|complaint| !complaint.contains("Failed to load resource"));
+    assert_eq!(complaints, Vec::<String>::new());
+}
