@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Inspection, Inventory, Item, Stock};
+use crate::inventory::{Entry, Inspection, Inventory, Item, Stock};
 use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
@@ -188,7 +188,10 @@ fn state(item: &Item, inventory: &Inventory, inspected: &Inspection, token: Toke
     if let Some(Stock { stock, lucky, initial, fence, orders, .. }) = &inspected.stock {
         lines.push(format!("stock    {stock} left and {lucky} sold, of {initial}"));
         let latest = inspected.latest.as_ref();
-        let latest = latest.map(|latest| format!(", the latest is {}", latest.order.as_str()));
+        let latest = latest.map(|latest| match latest {
+            Entry::Order(order) => format!(", the latest is {}", order.order.as_str()),
+            Entry::Other(entry) => format!(", the latest entry is {:?}", entry.event),
+        });
         lines.push(format!("ledger   {orders} orders{}", latest.unwrap_or_default()));
         lines.push(format!("fence    {}", fence.map_or("none".to_owned(), of)));
     } else {

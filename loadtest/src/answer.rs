@@ -82,7 +82,7 @@ pub(crate) fn read(
     let problem = Problem::read(&answer.body);
     let kind = problem.kind();
     // the service sends Retry-After if a retry is worth it
-    let is_held = answer.status == StatusCode::CONFLICT && kind == ALL_HELD;
+    let is_held = answer.status == StatusCode::CONFLICT && matches!(kind, ALL_HELD | "paused");
     let may_pass = is_held || is_passing(answer.status);
     let again = may_pass && (kind.is_empty() || answer.retry_after.is_some());
     let failure = Failure { why: kind.to_owned().into(), is_final: !again };

@@ -7,6 +7,7 @@
 //! | `POST /order/return?order=&item=&user=` | takes a confirmed order back |
 //! | `GET /stock?item=` | the item's state |
 //! | `PUT /stock?item=` | starts a new sale |
+//! | `PATCH /stock?item=` | changes the sale that runs |
 //! | `GET /sales?item=`, `DELETE /sales/{id}?item=` | the sale that runs and those that it replaced |
 //! | `GET /orders?item=&sale=&after=&limit=&wait=` | a ledger, page by page |
 //! | `GET /order?order=&item=&user=` | the answer to one order again |
@@ -63,7 +64,7 @@ pub fn router(state: Arc<AppState>) -> Router {
     let extension = state.options.extension.clone();
     let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
     let routes = for_buyers(&state)
-        .route("/stock", put(stock::start))
+        .route("/stock", put(stock::start).patch(stock::change))
         .merge(reply::compressed(Router::new().route("/orders", get(orders::list))))
         .route("/sales", get(sales::list))
         .route("/sales/{id}", delete(sales::delete))

@@ -21,7 +21,7 @@ use super::reply::AtOnce;
 use super::state::AppState;
 use super::{params, reply};
 use crate::inventory::{
-    Accepted, Action, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome, SaleId,
+    Action, Entry, Inventory, Item, LedgerPage, LedgerPosition, Order, Outcome, SaleId,
 };
 
 /// The default length of a page.
@@ -56,7 +56,7 @@ struct Page<'a> {
 struct Line<'a> {
     sale: &'a str,
     #[serde(flatten)]
-    entry: &'a Accepted,
+    entry: &'a Entry,
     /// The position behind this line, for lines that are not in a page with a `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
@@ -107,7 +107,7 @@ impl Reading {
             let Some(page) = page else { return Ok(None) };
             let mut text = Vec::new();
             for mut line in lines_of(&page) {
-                line.cursor = Some(format!("{}:{}", page.name, line.entry.position));
+                line.cursor = Some(format!("{}:{}", page.name, line.entry.position()));
                 serde_json::to_writer(&mut text, &line)?;
                 text.push(b'\n');
             }
@@ -197,7 +197,10 @@ pub(super) async fn one(
     let (head, _) = request.into_parts();
     let Order { id, item, user, .. } = named_order(&app, id, &head, Action::Reserve)?;
     match app.sale.order(&item, &id, &user).await? {
-        (sale, Some(entry)) => Ok(reply::json(&Line { sale: &sale, entry: &entry, cursor: None })),
+        (sale, Some(entry)) => {
+            let entry = Entry::Order(entry);
+            Ok(reply::json(&Line { sale: &sale, entry: &entry, cursor: None }))
+        }
         (_, None) => answer(&id, &item, Outcome::Unknown),
     }
 }

@@ -71,7 +71,7 @@ problem_types! {
     BAD_ITEM "bad-item" BAD_REQUEST None, "An item name is 1 to 64 characters of a-z, 0-9 and -";
     ITEM_REQUIRED "item-required" BAD_REQUEST None, "The store is a Redis Cluster, which has named items only";
     BAD_QUANTITY "bad-quantity" BAD_REQUEST None, "A quantity is a whole number from 1 to 1000000";
-    BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An order id (Idempotency-Key) is 1 to 128 visible ASCII characters";
+    BAD_ORDER_ID "bad-order-id" BAD_REQUEST None, "An Idempotency-Key of an order or a change is 1 to 128 visible ASCII characters";
     BAD_SALE_ID "bad-sale-id" BAD_REQUEST None, "A sale's id is 1 to 64 letters, digits, dots, - and _";
     BAD_USER "bad-user" BAD_REQUEST None, "A user is at most 128 bytes without control, format or other invisible characters";
     USER_REQUIRED "user-required" BAD_REQUEST None, "The order needs a user";
@@ -92,21 +92,26 @@ problem_types! {
     ALL_HELD "all-held" CONFLICT Some(1), "Fewer units are left than the order asks for, but enough with those that are held; try again";
     LIMIT_REACHED "limit-reached" CONFLICT None, "The order exceeds a limit of the sale";
     NOT_STARTED "not-started" CONFLICT Some(1), "The sale has not started";
+    PAUSED "paused" CONFLICT Some(5), "The sale accepts no new orders for now";
     ENDED "ended" CONFLICT None, "The sale has ended";
     ORDER_FINAL "order-final" CONFLICT None, "The order is final";
     NOT_CONFIRMED "not-confirmed" CONFLICT None, "The order is held: cancel it, and nothing is to be returned";
     SALE_REPLACED "sale-replaced" CONFLICT None, "The sale was replaced, or its ledger ends before the position";
+    TERM_FINAL "term-final" CONFLICT None, "The sale began without this term, or has started, so the term cannot change";
+    TOO_FEW_UNITS "too-few-units" CONFLICT None, "Fewer units are left than the change is to withdraw";
+    TOO_MANY_UNITS "too-many-units" CONFLICT None, "A sale has at most 1000000000000 units";
     NOT_REPLACED "not-replaced" CONFLICT None, "The sale runs, so it cannot be deleted";
     TOO_MANY_SALES "too-many-sales" CONFLICT None, "1000 replaced sales are kept; delete some";
     EXPIRED "expired" GONE None, "The hold of the order ended";
     CANCELLED "cancelled" GONE None, "The order was cancelled";
     RETURNED "returned" GONE None, "The order was returned";
-    SALE_MISMATCH "sale-mismatch" PRECONDITION_FAILED None, "If-Match does not name the running sale";
+    SALE_MISMATCH "sale-mismatch" PRECONDITION_FAILED None, "If-Match does not name the running sale in its version";
     BODY_TOO_LARGE "body-too-large" PAYLOAD_TOO_LARGE None, "A body has at most 16 KiB";
     URI_TOO_LONG "uri-too-long" URI_TOO_LONG None, "Path and query together have at most 8 KiB";
     ORDER_CONFLICT "order-conflict" UNPROCESSABLE_ENTITY None, "The order id belongs to an order with another quantity or user";
     SALE_CONFLICT "sale-conflict" UNPROCESSABLE_ENTITY None, "The sale runs already, with other terms";
-    ALREADY_ENDED "already-ended" UNPROCESSABLE_ENTITY None, "The sale would have ended already, by the clock of Redis";
+    CHANGE_CONFLICT "change-conflict" UNPROCESSABLE_ENTITY None, "The Idempotency-Key belongs to another change of the sale";
+    ALREADY_ENDED "already-ended" UNPROCESSABLE_ENTITY None, "The sale would have ended already by the clock of Redis, or would end before it starts";
     SALE_RUNNING "sale-running" PRECONDITION_REQUIRED None, "A sale with orders or an id runs; name it with If-Match";
     QUEUE_FULL "queue-full" TOO_MANY_REQUESTS Some(1), "Too many orders wait";
     RATE_LIMITED "rate-limited" TOO_MANY_REQUESTS Some(1), "The client sends more requests than --rate-limit allows";
@@ -127,6 +132,7 @@ problem_types! {
     STOPPING "stopping" SERVICE_UNAVAILABLE Some(1), "The instance is stopping; use another one";
     OUTCOME_UNKNOWN "outcome-unknown" GATEWAY_TIMEOUT Some(1), "The order may have been accepted; retry with the same order id";
     START_UNKNOWN "start-unknown" GATEWAY_TIMEOUT None, "The sale may have been started; read the stock";
+    CHANGE_UNKNOWN "change-unknown" GATEWAY_TIMEOUT Some(1), "The sale may have been changed; retry with the same Idempotency-Key";
 }
 
 impl ProblemType {
@@ -232,6 +238,7 @@ impl From<SaleError> for Problem {
                 InventoryError::SaleRefused { running, .. } => {
                     problem.with("sale", running.as_deref())
                 }
+                InventoryError::TooFewUnits { left } => problem.with("remaining", *left),
                 _ => problem,
             },
             _ => problem,

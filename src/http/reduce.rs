@@ -239,6 +239,9 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             let problem = problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
             problem.retry_after(seconds_until(within), 0)
         }
+        Outcome::Paused => {
+            problem(ProblemType::PAUSED, "the sale is paused: try again later".into())
+        }
         Outcome::SaleEnded { at } => {
             let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
             problem.with("time", at.to_string())

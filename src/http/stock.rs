@@ -1,4 +1,4 @@
-//! `GET` and `PUT /stock`.
+//! `GET`, `PUT` and `PATCH /stock`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::reduce::marked;
 use super::state::AppState;
 use super::{body, params, reply};
 use crate::inventory::{
-    Inventory, Item, NewSale, Replaces, SaleId, Started, Stock, Terms, Timestamp,
+    ChangeCall, Changed, Inventory, Item, NewSale, OtherEntry, Replaces, SaleChange, SaleId,
+    Started, Stock, Terms, Timestamp,
 };
 
 /// The state of an item, here and in the events.
@@ -106,7 +107,7 @@ pub(super) async fn start(
     let id = id.unwrap_or_else(SaleId::random);
     // earlier versions accepted later times: a start of such a sale may still be repeated, but a new one is refused
     let too_late = terms.check_times().err();
-    let replaces = too_late.map_or(replaces, |_| Replaces::AnyOf(vec![id.clone()]));
+    let replaces = too_late.map_or(replaces, |_| Replaces::AnyOf(vec![id.clone().into()]));
     let new = NewSale { units: stock, id, is_named, terms, replaces };
     let started = app.sale.start(&item, new).await;
     let Started { stock, is_repeated } = started.map_err(|error| match too_late {
@@ -114,6 +115,64 @@ pub(super) async fn start(
         _ => error.into(),
     })?;
     Ok(marked(reply::json(&StockView::of(&item, &stock)), is_repeated))
+}
+
+/// The fields of a [`SaleChange`], and what each may be.
+const CHANGE_FIELDS: [(&str, &str); 8] = [
+    ("add", "a whole number from -1000000000000 to 1000000000000, and not 0"),
+    ("paused", "true or false"),
+    ("per_order", "a whole number from 1 to 1000000"),
+    ("per_user", "a whole number from 1 to 1000000"),
+    ("hold_seconds", "a whole number from 1 to 86400"),
+    ("starts_at", "a time in quotes, such as \"2026-11-27T08:00:00Z\", or \"now\""),
+    ("ends_at", "a time in quotes, such as \"2026-11-28T00:00:00Z\", or \"now\""),
+    ("note", "a text of at most 200 characters"),
+];
+
+/// The state after a change, and its entry in the ledger.
+#[derive(Serialize)]
+struct ChangedView<'a> {
+    #[serde(flatten)]
+    stock: StockView<'a>,
+    entry: &'a OtherEntry,
+}
+
+/// Changes the running sale.
+pub(super) async fn change(
+    State(app): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, content) = request.into_parts();
+    app.require_admin(&head)?;
+    let item = params::only_item(&head.uri)?;
+    let content = body::read(content).await?;
+    let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
+    let change: SaleChange =
+        body::object(&content).map_err(|reason| bad(body::explained(&CHANGE_FIELDS, &reason)))?;
+    change.check().map_err(|rule| bad(rule.to_owned()))?;
+    let key = params::idempotency_key(&head.headers, ProblemType::BAD_ORDER_ID)?;
+    let key = key.ok_or_else(|| {
+        let detail =
+            "a change needs an Idempotency-Key: repeated with it, the call changes nothing twice";
+        Problem::new(ProblemType::BAD_ORDER_ID, detail)
+    })?;
+    let key = params::order_id(&key)?;
+    let sales = match replaced(&head.headers)? {
+        Some(Replaces::AnyOf(sales)) => sales,
+        Some(_) => {
+            let detail = "name the sale with If-Match: \"SALE\" is any version, \"SALE:7\" exactly that; `*` is refused here";
+            return Err(Problem::new(ProblemType::BAD_SALE_ID, detail));
+        }
+        None => {
+            let detail =
+                "name the sale with If-Match: \"SALE\" is any version, \"SALE:7\" exactly that";
+            return Err(Problem::new(ProblemType::SALE_RUNNING, detail));
+        }
+    };
+    let call = ChangeCall { key, change, sales };
+    let Changed { entry, stock, is_repeated } = app.sale.change(&item, &call).await?;
+    let view = ChangedView { stock: StockView::of(&item, &stock), entry: &entry };
+    Ok(marked(reply::json(&view), is_repeated))
 }
 
 /// The sales that the header `If-Match` allows to replace, if there is such a header.
@@ -124,7 +183,8 @@ fn replaced(headers: &HeaderMap) -> Result<Option<Replaces>, Problem> {
             if id == "*" {
                 return Ok(Some(Replaces::Any));
             }
-            ids.push(params::sale_id(id.trim_matches('"'))?);
+            let sale = id.trim_matches('"').parse();
+            ids.push(sale.map_err(|error| Problem::new(ProblemType::BAD_SALE_ID, error))?);
         }
     }
     Ok(Some(ids).filter(|ids| !ids.is_empty()).map(Replaces::AnyOf))

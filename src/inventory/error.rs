@@ -64,6 +64,12 @@ pub enum InventoryError {
         /// The id of the running sale, if there is one.
         running: Option<String>,
     },
+    /// Fewer units are left than a change of the sale is to withdraw.
+    #[error("{left} units are left")]
+    TooFewUnits {
+        /// The units left.
+        left: u64,
+    },
     /// The item's keys contain data that the service does not write.
     #[error("the item's data is damaged: {what}")]
     Damaged {
@@ -109,7 +115,7 @@ pub enum InventoryError {
 
 impl InventoryError {
     /// Why a [sale is refused](Self::SaleRefused).
-    pub const REFUSALS: [&'static str; 8] = [
+    pub const REFUSALS: [&'static str; 11] = [
         // the sale of this id runs, and has other terms
         "sale-conflict",
         // the sale of this id was replaced; or a position in a ledger is of another sale, or behind its end
@@ -122,6 +128,12 @@ impl InventoryError {
         "sale-mismatch",
         // no more replaced sales can be kept
         "too-many-sales",
+        // the key of this change belongs to another one
+        "change-conflict",
+        // the sale began without this term, or has started
+        "term-final",
+        // the change would add more units than a sale may have
+        "too-many-units",
         // no sale of this id was kept
         "unknown-sale",
         // the sale to be deleted runs
@@ -202,6 +214,9 @@ impl Effect {
             "DAMAGED" => InventoryError::damaged(detail),
             "ROLLEDBACK" => InventoryError::RolledBack { what: detail },
             "UNKNOWNITEM" => InventoryError::UnknownItem,
+            "too-few-units" => {
+                InventoryError::TooFewUnits { left: detail.parse().unwrap_or_default() }
+            }
             _ => match InventoryError::REFUSALS.into_iter().find(|why| *why == code) {
                 Some(why) => {
                     let running = Some(detail).filter(|running| !running.is_empty());

@@ -29,9 +29,13 @@ pub use directory::Streams;
 pub use error::InventoryError;
 pub use item::Item;
 pub(crate) use order::order_key;
-pub use order::{Accepted, Action, Attempt, Event, Order, OrderId, Outcome, Quantity, User};
+pub use order::{
+    Accepted, Action, Attempt, Entry, Event, Order, OrderId, OtherEntry, Outcome, Quantity, User,
+};
 pub use read::{Available, Held, Inspection, LedgerPage, LedgerPosition, Lookup, SaleState, Sales};
 pub use script::Replicas;
 pub use stock::{Phase, Stock, Units, parse_token, token_record};
-pub use store::{Batch, BatchWriter, Inventory, Started};
-pub use terms::{NewSale, Replaces, SaleId, Terms, Timestamp};
+pub use store::{Batch, BatchWriter, Changed, Inventory, Started};
+pub use terms::{
+    ChangeCall, NewSale, Replaces, SaleChange, SaleId, SaleVersion, Terms, Timestamp, When,
+};

@@ -152,8 +152,13 @@ impl Attempt<'_> {
 
     /// The writer of an entry for which no order asks: the instance that holds the lock.
     pub(super) fn own_writer(&self) -> String {
-        writer_record(self.holder.unwrap_or(self.instance), None, None)
+        own_writer(self.holder.unwrap_or(self.instance))
     }
+}
+
+/// The writer of an entry that no buyer asked for.
+pub(super) fn own_writer(instance: &str) -> String {
+    writer_record(instance, None, None)
 }
 
 /// Who wrote an entry, as the entry has it: the instance that the order came to; behind a `#`, the buyer's request in eight
@@ -219,6 +224,14 @@ pub enum Event {
 }
 
 impl Event {
+    /// All that are changes of an order.
+    const CHANGES: [Self; 4] = [Self::Confirmed, Self::Cancelled, Self::Expired, Self::Returned];
+
+    /// The change of this name.
+    fn of(word: &str) -> Option<Self> {
+        Self::CHANGES.into_iter().find(|event| event.word() == word)
+    }
+
     /// Its name.
     pub fn word(self) -> &'static str {
         match self {
@@ -231,7 +244,98 @@ impl Event {
     }
 }
 
-/// An entry of the ledger: an accepted order, or the end of its hold. `GET /orders` shows it.
+/// An entry of the ledger. `GET /orders` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// An order, or what became of it.
+    Order(Accepted),
+    /// A change of the sale, or what a later version wrote.
+    Other(OtherEntry),
+}
+
+/// An entry of the ledger that is of no order, or of an event that this version does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherEntry {
+    /// Its place in the ledger, from 1.
+    pub position: u64,
+    /// What happened: `changed`, or what a later version knows.
+    pub event: String,
+    /// The stock that was left after it.
+    pub remaining: u64,
+    /// The instance that wrote it.
+    pub instance: String,
+    /// The instance that held the lock and wrote it, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The token under which it was written; `None` without a lock.
+    #[serde(serialize_with = "revision")]
+    pub token: Option<Token>,
+    /// When it happened, by Redis' clock.
+    pub time: Timestamp,
+    /// What else it says. Of a change: `change` and `note`, as they were asked for.
+    #[serde(flatten)]
+    pub content: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Entry {
+    /// Parses an entry as the store has it, as [`Accepted::parse`] does that of an order.
+    pub fn parse(key: &str, entry: &str) -> Option<Self> {
+        if let Some(order) = Accepted::parse(key, entry) {
+            return Some(Self::Order(order));
+        }
+        let (event, fields) = entry.strip_prefix('\n')?.split_once('\t')?;
+        let fields: Vec<&str> = fields.splitn(7, '\t').collect();
+        let [position, units, remaining, token, writer, time, content] = fields[..] else {
+            return None;
+        };
+        let content = match serde_json::from_str(content) {
+            Ok(content) => content,
+            // an order of which a later version says more
+            Err(_) if Event::of(event).is_none() && event != "changed" => {
+                let (user, order) = content.rsplit_once('\t').unwrap_or(("", content));
+                let fields = [("order", order), ("user", user), ("quantity", units)];
+                let field = |(name, text): (&str, &str)| (name.to_owned(), text.into());
+                fields.map(field).into_iter().collect()
+            }
+            Err(_) => return None,
+        };
+        let (instance, _, holder) = parse_writer(writer);
+        Some(Self::Other(OtherEntry {
+            position: position.parse().ok()?,
+            event: event.to_owned(),
+            remaining: remaining.parse().ok()?,
+            instance: instance.to_owned(),
+            holder: holder.map(str::to_owned),
+            token: if token.is_empty() { None } else { Some(parse_token(token)?) },
+            time: Timestamp::new(time.parse().ok()?)?,
+            content,
+        }))
+    }
+
+    /// Its place in the ledger.
+    pub fn position(&self) -> u64 {
+        match self {
+            Self::Order(order) => order.position,
+            Self::Other(entry) => entry.position,
+        }
+    }
+
+    /// The instance that took the order from its buyer, or wrote the entry.
+    pub fn instance(&self) -> &str {
+        match self {
+            Self::Order(order) => &order.instance,
+            Self::Other(entry) => &entry.instance,
+        }
+    }
+
+    /// The order, if it is of one.
+    pub fn order(self) -> Option<Accepted> {
+        if let Self::Order(order) = self { Some(order) } else { None }
+    }
+}
+
+/// An accepted order, or what became of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it has none.
@@ -312,11 +416,8 @@ impl Accepted {
         let (event, hold_until, user) = match (kind, rest) {
             ("2", [hold_until, user]) => (Event::Reserved, *hold_until, *user),
             (change, [key @ .., _]) => {
-                use Event::{Cancelled, Confirmed, Expired, Returned};
-                let ends = [Confirmed, Cancelled, Expired, Returned];
-                let event =
-                    ends.into_iter().find(|end| change.strip_prefix('\n') == Some(end.word()));
-                (event?, "", key.first().copied().unwrap_or_default())
+                let event = Event::of(change.strip_prefix('\n')?)?;
+                (event, "", key.first().copied().unwrap_or_default())
             }
             _ => return None,
         };
@@ -340,6 +441,11 @@ impl Accepted {
             changed: None,
         })
     }
+}
+
+/// The fields of an answer that are numbers.
+fn numbers(fields: &str) -> Vec<u64> {
+    fields.split('\t').filter_map(|number| number.parse().ok()).collect()
 }
 
 /// The outcome of an order.
@@ -405,6 +511,8 @@ pub enum Outcome {
         /// The time until then, by Redis' clock.
         within: Duration,
     },
+    /// The sale accepts no new orders for now.
+    Paused,
     /// The sale has ended.
     SaleEnded {
         /// When.
@@ -464,18 +572,13 @@ impl Outcome {
             };
             return Some((outcome, Some(entry)));
         }
-        let numbers: Vec<u64> = rest.split('\t').filter_map(|number| number.parse().ok()).collect();
+        let numbers = numbers(rest);
         let outcome = match (word, &numbers[..]) {
             ("sold-out", [remaining]) => Self::too_few(*remaining, rest),
             ("holds-due", _) => Self::HoldsDue,
             ("order-limit" | "user-limit", [limit, has]) => {
                 Self::LimitReached { is_per_user: word == "user-limit", limit: *limit, has: *has }
             }
-            ("not-started", [at, within]) => {
-                let within = Duration::from_micros(*within);
-                Self::NotStarted { at: Timestamp::clamped(*at), within }
-            }
-            ("ended", [at]) => Self::SaleEnded { at: Timestamp::clamped(*at) },
             ("final", _) => Self::Final,
             ("not-confirmed", _) => Self::NotConfirmed,
             ("conflict", _) => Self::Conflict,
@@ -483,9 +586,28 @@ impl Outcome {
             ("unknown", _) => Self::Unknown,
             ("user-required", _) => Self::UserRequired,
             ("damaged", _) => Self::Damaged { what: rest.to_owned() },
-            _ => return None,
+            _ => Self::closed(word, &numbers)?,
         };
         Some((outcome, None))
+    }
+
+    /// The outcome of every new order of a sale that accepts none now, by the answer of a script.
+    fn closed(word: &str, numbers: &[u64]) -> Option<Self> {
+        Some(match (word, numbers) {
+            ("not-started", [at, within]) => {
+                let within = Duration::from_micros(*within);
+                Self::NotStarted { at: Timestamp::clamped(*at), within }
+            }
+            ("paused", _) => Self::Paused,
+            ("ended", [at]) => Self::SaleEnded { at: Timestamp::clamped(*at) },
+            _ => return None,
+        })
+    }
+
+    /// The same from an answer that is of no order.
+    pub(super) fn of_closed(answer: &str) -> Option<Self> {
+        let (word, rest) = answer.split_once('\t').unwrap_or((answer, ""));
+        Self::closed(word, &numbers(rest))
     }
 
     /// The outcome for which so many units are too few, from the fields of the answer.
@@ -524,6 +646,7 @@ impl Outcome {
             Self::NotStarted { at, within } => {
                 format!("not-started\t{}\t{}", at.micros(), within.as_micros())
             }
+            Self::Paused => "paused".into(),
             Self::SaleEnded { at } => format!("ended\t{}", at.micros()),
             Self::Final => "final".into(),
             Self::NotConfirmed => "not-confirmed".into(),
@@ -535,8 +658,8 @@ impl Outcome {
         }
     }
 
-    /// Whether the same order could get another outcome when the script runs once more. Units come back when a hold ends or an
-    /// order is returned.
+    /// Whether the same order could get another outcome when the script runs once more under the same token. Units come back when
+    /// a hold ends or an order is returned. A change of the sale raises the fence.
     pub(crate) fn may_change(&self) -> bool {
         matches!(
             self,
@@ -548,6 +671,11 @@ impl Outcome {
                 | Self::Unknown
                 | Self::HoldsDue
         )
+    }
+
+    /// Whether the sale accepts no new orders now.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::NotStarted { .. } | Self::Paused | Self::SaleEnded { .. })
     }
 
     /// The units left after it, if the outcome says so.
@@ -651,6 +779,7 @@ mod tests {
             Outcome::LimitReached { is_per_user: false, limit: 2, has: 0 },
             Outcome::UserRequired,
             Outcome::NotStarted { at, within },
+            Outcome::Paused,
             Outcome::SaleEnded { at },
             Outcome::Conflict,
             Outcome::SaleReplaced,

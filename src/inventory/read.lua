@@ -24,23 +24,6 @@ local function answer(content)
   return {terms.hold_seconds and 1 or 0, content}
 end
 
--- The units that are held; false if the count is not of the present ledger. The next batch counts them.
-local function held_units(open_holds, length)
-  if open_holds == 0 then return 0 end
-  local count = redis.pcall('HGET', BUYERS, HELD)
-  local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
-  return tonumber(counted_to) == length and units
-end
-
--- A stock set by hand has no `lucky` and `initial` before its first batch.
-local function state()
-  local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
-  local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
-  return {
-    stock, lucky or '0', initial or units, fence, sale, terms_text,
-    length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
-end
-
 -- Entries of a ledger, and the records of those entries that are orders.
 local function with_records(entries, orders)
   return {entries, #entries > 0 and redis.call('HMGET', orders, unpack(entries)) or {}}
@@ -64,7 +47,6 @@ end
 if operation == 'lookup' then
   local keys = {unpack(ARGV, 6)}
   local hold, held = terms.hold_seconds, false
-  local ended = terms.closes and now() >= terms.closes and decimal(terms.closes)
   local ends_in = hold and first_end('-inf')
   local is_due = ends_in and ends_in <= 0
   -- where holds are due, a batch says what is held
@@ -83,7 +65,7 @@ if operation == 'lookup' then
     end
   end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false, held, ended or false}, sale, fence, running, records, changes})
+    {stock, is_due and 1 or 0, terms.per_order or false, held, closed() or false}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

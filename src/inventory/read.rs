@@ -16,8 +16,8 @@ use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId, Stock,
-    Terms, Timestamp, Units, User,
+    Accepted, Entry, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId,
+    Stock, Terms, Timestamp, Units, User,
 };
 
 /// How many items the readiness check probes.
@@ -35,7 +35,7 @@ pub struct Inspection {
     /// The state; `None` if there is no stock.
     pub stock: Option<Stock>,
     /// The latest entry of the ledger.
-    pub latest: Option<Accepted>,
+    pub latest: Option<Entry>,
     /// The data that an instance missed in the store, if the sale is stopped because of it.
     pub rollback_detected: Option<String>,
 }
@@ -48,7 +48,7 @@ pub struct SaleState {
     /// The [name](LedgerPage::name) of the ledger.
     pub ledger: String,
     /// The latest entries, in order.
-    pub entries: Vec<Accepted>,
+    pub entries: Vec<Entry>,
 }
 
 /// The position in a ledger from which to read on.
@@ -76,11 +76,11 @@ pub struct LedgerPage {
     /// The name of the ledger for positions in it: the sale's id, and more after a loss of entries was accepted.
     pub name: String,
     /// The entries, in order.
-    pub entries: Vec<Accepted>,
+    pub entries: Vec<Entry>,
 }
 
 /// The units that can be bought.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Available {
     /// The units not yet sold.
     pub stock: i64,
@@ -90,8 +90,8 @@ pub struct Available {
     pub per_order: Option<u32>,
     /// What is held, unless nothing is, or some holds are over.
     pub held: Option<Held>,
-    /// When the sale ended.
-    pub ended: Option<Timestamp>,
+    /// Why no new order is accepted: the sale has not started, is paused or has ended.
+    pub closed: Option<Outcome>,
 }
 
 /// The units that are held.
@@ -108,10 +108,6 @@ pub struct Held {
 impl Available {
     /// The outcome of an order of so many units, which are more than are left.
     pub(crate) fn too_few_for(&self, quantity: Quantity) -> Outcome {
-        // what is held does not come back to anyone
-        if let Some(at) = self.ended {
-            return Outcome::SaleEnded { at };
-        }
         let remaining = u64::try_from(self.stock).unwrap_or(0);
         let missing = i64::from(quantity.get()) - self.stock;
         match self.held.filter(|held| held.units.is_none_or(|units| units >= missing)) {
@@ -242,7 +238,7 @@ impl Inventory {
     /// See [`available`](Self::available).
     pub async fn look_up(&self, item: &Item, keys: &[String]) -> Result<Lookup, InventoryError> {
         type Held = (Option<i64>, u64, u32);
-        type Left = (i64, bool, Option<u32>, Option<Held>, Option<u64>);
+        type Left = (i64, bool, Option<u32>, Option<Held>, Option<String>);
         type Found = (Left, Option<String>, Option<String>, String, Records, Records);
         let sent = self.watermarks.of(item);
         let found: Found = self.read(Call::read("lookup", item, &sent).arg(keys)).await?;
@@ -259,14 +255,14 @@ impl Inventory {
             let fence = fence.as_deref().and_then(parse_token);
             self.watermarks.raise(item, &sent, fence, &name, latest);
         }
-        let (stock, is_due, per_order, held, ended) = available;
+        let (stock, is_due, per_order, held, closed) = available;
         let held = held.map(|(units, micros, hold_seconds)| self::Held {
             units,
             ends_in: Duration::from_micros(micros),
             hold_seconds,
         });
-        let ended = ended.and_then(Timestamp::new);
-        let available = Available { stock, is_due, per_order, held, ended };
+        let closed = closed.as_deref().and_then(Outcome::of_closed);
+        let available = Available { stock, is_due, per_order, held, closed };
         Ok(Lookup { available, sale, orders })
     }
 
@@ -395,7 +391,7 @@ impl FromRedisValue for Text {
 
 /// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders, of open holds, and of held
 /// units; the time.
-type State = (
+pub(super) type State = (
     Option<i64>,
     i64,
     i64,
@@ -422,22 +418,24 @@ fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError>
     redis::from_redis_value(answer).map_err(|error| InventoryError::damaged(error.to_string()))
 }
 
-fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
+pub(super) fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
     let (stock, lucky, initial, fence, name, terms, entries, orders, held, held_units, now) = found;
     let Some(stock) = stock else { return Ok(None) };
     let fence = fence.as_deref().and_then(parse_token);
     let sale = name.as_deref().and_then(began);
-    let stored = terms.map(|text| serde_json::from_str(&text)).transpose();
-    let (id, terms) = match stored {
-        Ok(Some(StoredTerms { id, terms, .. })) => (Some(id), terms),
-        Ok(None) => (sale.map(|began| began.to_string()), Terms::default()),
+    let stored = terms.map(|text| serde_json::from_str::<StoredTerms>(&text)).transpose();
+    let (id, terms, paused, version) = match stored {
+        Ok(Some(stored)) => {
+            (Some(stored.id.clone()), stored.terms(), stored.paused, stored.version)
+        }
+        Ok(None) => (sale.map(|began| began.to_string()), Terms::default(), false, 0),
         Err(error) => {
             let what = format!("{} is not understood: {error}", item.key("terms"));
             return Err(InventoryError::damaged(what));
         }
     };
     let units = Units { held: held_units, confirmed: held_units.map(|held| lucky - held) };
-    let state = terms.phase(now, stock > 0, held > 0);
+    let state = terms.phase(now, paused, stock > 0, held > 0);
     let stock = Stock {
         stock,
         lucky,
@@ -450,22 +448,26 @@ fn state(item: &Item, found: State) -> Result<Option<Stock>, InventoryError> {
         state,
         id,
         terms,
+        paused,
+        version,
         sale,
     };
     Ok(Some(stock))
 }
 
 /// An entry of the ledger: a change, or the key of an order with its record.
-fn accepted(item: &Item, entry: &str, record: Option<&Text>) -> Result<Accepted, InventoryError> {
-    Accepted::parse(entry, record.map_or(entry, |record| &record.0)).ok_or_else(|| {
-        let key = item.key("orders");
-        InventoryError::damaged(format!("{key} has no order under {entry:?}"))
-    })
+fn parsed(item: &Item, entry: &str, record: Option<&Text>) -> Result<Entry, InventoryError> {
+    Entry::parse(entry, record.map_or(entry, |record| &record.0))
+        .ok_or_else(|| no_order(item, entry))
 }
 
-fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Accepted>, InventoryError> {
+fn no_order(item: &Item, key: &str) -> InventoryError {
+    InventoryError::damaged(format!("{} has no order under {key:?}", item.key("orders")))
+}
+
+fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Entry>, InventoryError> {
     let pairs = entries.iter().zip(records);
-    pairs.map(|(entry, record)| accepted(item, &entry.0, record.as_ref())).collect()
+    pairs.map(|(entry, record)| parsed(item, &entry.0, record.as_ref())).collect()
 }
 
 /// The order of this key with its latest event, and the latest entry about it.
@@ -476,9 +478,8 @@ fn looked_up(
     change: Option<Text>,
 ) -> (Result<Option<Accepted>, InventoryError>, Option<Acknowledged>) {
     let Some(record) = record else { return (Ok(None), None) };
-    let mut order = match accepted(item, key, Some(&record)) {
-        Ok(order) => order,
-        damaged => return (damaged.map(Some), None),
+    let Some(mut order) = Accepted::parse(key, &record.0) else {
+        return (Err(no_order(item, key)), None);
     };
     let (mut position, mut entry) = (order.position, record.0);
     if let Some(text) = change

@@ -4,7 +4,7 @@
 -- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk fails or the server
 -- is a replica, so that nothing is half written. For the same reason everything is validated before the first write.
 --
--- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), start, forget, recover-cluster,
+-- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), change, start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the sales that it may replace: their ids, with spaces
@@ -15,10 +15,12 @@
 --         that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its quantity
 --         or a word (confirm; cancel; return; or expire, which ends the holds whose time is over and belongs to no order); its
 --         user; the writer of its entry; and the token of its first attempt without an answer, or nothing
+--       change: 7 and 8 as in reduce; 9 its field in changes; 10 what it asks for and its note in JSON; 11 the sales that it may
+--         change, as in start; 12 and 13 the new times in microseconds, if they are given; 14 a text for `now`
 --
 -- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
 --         its record, or a word with its details; for probe, stock, lucky and the number of open holds; for a repeated
---         start, a word.
+--         start, a word; for a change, its entry, whether it was made before, and the state.
 
 local operation, token = ARGV[5], ARGV[6]
 
@@ -27,6 +29,12 @@ local MOST_DUE = 500
 
 -- The most entries of the ledger that one batch counts, where an instance of the last version wrote them.
 local MOST_COUNTED = 1000
+
+-- The most units of a sale.
+local MOST_UNITS = 1000000000000
+
+-- When a paused sale starts, for the last version.
+local PAUSED, PAUSED_TEXT = 7258032000000000, '2199-12-31T00:00:00Z'
 
 -- How many replaced sales are kept. How many deleted sales are remembered, so that none of them starts again.
 local MOST_SALES, MOST_DELETED = 1000, 10000
@@ -85,6 +93,12 @@ local function within(one, other)
   return true
 end
 
+-- Whether the running sale is one of these, in the version that is named, if one is.
+local function is_one_of(sales)
+  local function has(name) return string.find(sales, ' ' .. name .. ' ', 1, true) end
+  return running and (has(running) or has(running .. ':' .. decimal(terms and terms.version or 0)))
+end
+
 if operation == 'recover-cluster' then
   if not fence and redis.call('EXISTS', STOCK) == 0 then return unknown() end
   redis.call('SET', FENCE, token)
@@ -135,7 +149,8 @@ if operation == 'start' then
   wrong = (is_same or replaces == '') and lost()
   if wrong then return wrong end
   if is_same then
-    if not (terms and within(terms, new) and within(new, terms)) then return refused('sale-conflict', running) end
+    local began = terms and (terms.start or terms)
+    if not (began and within(began, new) and within(new, began)) then return refused('sale-conflict', running) end
     -- a write, so that a WAIT behind the call covers the first start
     redis.call('SET', SALE, sale)
     if raised then redis.call('SET', FENCE, token) end
@@ -151,7 +166,7 @@ if operation == 'start' then
     -- a late start without a name must not replace a sale that somebody prepared
     local is_prepared = running and terms and terms.named and not new.named
     if has_orders or is_prepared then return refused('sale-running', running) end
-  elseif not is_forced and replaces ~= '*' and not string.find(replaces, ' ' .. (running or '') .. ' ', 1, true) then
+  elseif not is_forced and replaces ~= '*' and not is_one_of(replaces) then
     return refused('sale-mismatch', running or '')
   end
   -- A named sale is kept even without orders: its start may be repeated late.
@@ -225,6 +240,7 @@ stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
 local keys = {}
 for i = 1, (#ARGV - 8) / 5 do keys[i] = ARGV[5 * i + 4] end
+local shut = closed()
 
 -- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one too. A sale that was found
 -- (its stock was set by hand) begins with its first batch, which may be the order's own.
@@ -409,10 +425,7 @@ end
 
 -- Why a new order is refused, however many units are left; or nil.
 local function refusal(quantity, user)
-  if terms.opens and now() < terms.opens then
-    return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
-  end
-  if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
+  if shut then return shut end
   if per_user and user == '' then return 'user-required' end
   local has = units[user]
   if has == false then return 'damaged\t' .. BUYERS .. ' has no number under ' .. user end
@@ -422,7 +435,58 @@ local function refusal(quantity, user)
     return unless_more_are_due('user-limit\t' .. per_user .. '\t' .. has)
   end
 end
-local has_rules = terms.opens or terms.closes or per_order or per_user
+local has_rules = shut or per_order or per_user
+
+if operation == 'change' then
+  keys = {}
+  if changes[1] and string.match(changes[1], '[^\t]*$') ~= ARGV[10] then return refused('change-conflict', running or '') end
+end
+if operation == 'change' and not changes[1] then
+  local asked = parsed(ARGV[10]).change
+  local add = asked.add or 0
+  local units = (tonumber(initial) or stock + lucky + sold) + add
+  if not is_one_of(ARGV[11]) then return refused('sale-mismatch', running or '') end
+  -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
+  if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
+    or asked.starts_at and not (terms.opens and now() < terms.opens) then
+    return refused('term-final', running or '')
+  end
+  if stock + add < 0 then return refused('too-few-units', decimal(stock)) end
+  if units > MOST_UNITS then return refused('too-many-units', running or '') end
+  terms.start = terms.start or parsed(terms_text)
+  terms.version = (terms.version or 0) + 1
+  for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
+    if asked[name] ~= nil then terms[name] = asked[name] or nil end
+  end
+  -- the largest limit means no limit
+  if asked.per_order == 1000000 then terms.per_order = nil end
+  if asked.starts_at then terms.opens = tonumber(ARGV[12]) or now() end
+  if asked.ends_at then terms.closes = tonumber(ARGV[13]) or now() end
+  if asked.starts_at == 'now' then terms.starts_at = ARGV[14] end
+  if asked.ends_at == 'now' then
+    terms.ends_at = ARGV[14]
+  elseif (asked.ends_at or asked.starts_at) and terms.closes and terms.closes <= math.max(now(), terms.opens or 0) then
+    return refused('already-ended', running or '')
+  end
+  terms.own_opens, terms.own_starts_at = nil, nil
+  if terms.paused then
+    terms.own_opens, terms.own_starts_at, terms.opens, terms.starts_at = terms.opens, terms.starts_at, PAUSED, PAUSED_TEXT
+  end
+  -- JSON by hand: cjson would round times
+  local function encoded(value)
+    if type(value) == 'number' then return decimal(value) end
+    if type(value) ~= 'table' then return type(value) == 'string' and cjson.encode(value) or tostring(value) end
+    local fields = {}
+    for name, field in pairs(value) do fields[#fields + 1] = cjson.encode(name) .. ':' .. encoded(field) end
+    table.sort(fields)
+    return '{' .. table.concat(fields, ',') .. '}'
+  end
+  stock, initial, terms_text, position = stock + add, decimal(units), encoded(terms), position + 1
+  push(added, string.format('\nchanged\t%d\t%s\t%s', position, decimal(add), decimal(stock))
+    .. before .. ARGV[8] .. behind .. ARGV[10])
+  push(new_changes, ARGV[9], added[#added])
+  push(writes, INITIAL, initial, TERMS, terms_text)
+end
 
 for i = 1, #keys do
   local key, quantity, user, writer = keys[i], ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7]
@@ -476,4 +540,8 @@ if hold and recorded + count > 0 then
 end
 if #of_users > 0 then redis.call('HSET', BUYERS, unpack(of_users)) end
 if #added > 0 then redis.call('RPUSH', LEDGER, unpack(added)) end
+if operation == 'change' then
+  lucky, fence = lucky + sold, token ~= '' and token or fence
+  return done({changes[1] or added[#added], changes[1] and 1 or 0, state()})
+end
 return done(answers)

@@ -21,7 +21,9 @@
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
 -- Change: "\n" and confirmed, cancelled, expired or returned; position, quantity, remaining, token, writer, time, key. An
 --         order has at most one of the first three, under its key. An order that is final may have the fourth, under
---         "\n" and its key.
+--         "\n" and its key. A change of the sale is one as well: changed, with the units added, and in place of the key the
+--         call in JSON; it is under "\n\t" and the key of the call. Terms then have the version (the number of changes), the
+--         terms of the start, and where the sale is paused its own start: to the last version, it has not started.
 -- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind that and an @ the instance that
 --         held the lock, if it is another one.
 -- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
@@ -92,6 +94,8 @@ local function are_terms(terms)
     and is_up_to(terms.per_order, 1000000) and is_up_to(terms.per_user, 1000000)
     and is_up_to(terms.hold_seconds, 86400)
     and is_time(terms.starts_at, terms.opens) and is_time(terms.ends_at, terms.closes)
+    and is_time(terms.own_starts_at, terms.own_opens) and is_up_to(terms.version, LARGEST)
+    and (terms.start == nil or type(terms.start) == 'table')
 end
 
 -- nil if the terms are damaged; empty for a stock set by hand, which has no terms
@@ -99,6 +103,7 @@ local terms = {}
 if terms_text then
   terms = parsed(terms_text)
   if terms and not are_terms(terms) then terms = nil end
+  if terms and terms.paused then terms.opens, terms.starts_at = terms.own_opens, terms.own_starts_at end
 end
 
 -- The id of the running sale, or nil. Without terms, the id is the time at which the sale began.
@@ -230,7 +235,8 @@ local function lacks_order()
   if key == '' then return end
   local is_change = kind_of(entry)
   local found = redis.call('HGET', is_change and CHANGES or ORDERS, key)
-  local what = (is_change and 'a change of order ' or 'order ') .. string.match(key, '[^\t]*$')
+  local what = is_change and (is_change == 'changed' and 'change ' or 'a change of order ') or 'order '
+  what = what .. string.match(key, '[^\t]*$')
   if not found then return what .. ' is not in its ledger any more' end
   if found ~= entry and (fields_of(found) or kind_of(found)) then
     return what .. ' is not the one that was acknowledged'
@@ -264,4 +270,30 @@ local COUNT = '^(%d+) (%d+)$'
 local function first_end(from)
   local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return first and math.min(tonumber(first) - now(), terms.hold_seconds * 1000000)
+end
+
+-- Why no new order is accepted now, whatever it asks for; or nil.
+local function closed()
+  if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
+  if terms.paused then return 'paused' end
+  if terms.opens and now() < terms.opens then
+    return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
+  end
+end
+
+-- The units that are held; false if the count is not of the present ledger. The next batch counts them.
+local function held_units(open_holds, length)
+  if open_holds == 0 then return 0 end
+  local count = redis.pcall('HGET', BUYERS, HELD)
+  local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
+  return tonumber(counted_to) == length and units
+end
+
+-- A stock set by hand has no `lucky` and `initial` before its first batch.
+local function state()
+  local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
+  local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
+  return {
+    stock, lucky or '0', initial or units, fence, sale, terms_text,
+    length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
 end

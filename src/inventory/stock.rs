@@ -13,7 +13,7 @@ pub struct Stock {
     pub stock: i64,
     /// Units sold.
     pub lucky: i64,
-    /// Units that the sale began with.
+    /// Units that the sale began with, and those that were added, less those that were withdrawn.
     pub initial: i64,
     /// The fence: the largest token that the store has accepted. It refuses smaller ones. None before the first write under a
     /// token.
@@ -34,6 +34,11 @@ pub struct Stock {
     /// What the sale allows.
     #[serde(flatten)]
     pub terms: Terms,
+    /// Whether new orders are refused for now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// How often the sale was changed.
+    pub version: u64,
     /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
     /// by hand before its first order.
     pub sale: Option<u64>,
@@ -54,6 +59,8 @@ pub struct Units {
 pub enum Phase {
     /// Its end is over.
     Ended,
+    /// It accepts no new orders for now.
+    Paused,
     /// It starts later.
     Scheduled,
     /// Units are on sale.

@@ -10,14 +10,15 @@ use futures_util::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::error::Effect;
-use super::read::Text;
+use super::order::own_writer;
+use super::read::{State, Text, state};
 use super::script::{self, Call, Done};
 use super::shards::{Shards, slot_of};
 use super::stock::began;
-use super::watermark::Watermarks;
+use super::watermark::{Acknowledged, Watermarks};
 use super::{
-    Attempt, InventoryError, InventoryOptions, Item, NewSale, Order, Outcome, RedisAccess,
-    Replicas, SaleId, Stock, Units,
+    Attempt, ChangeCall, Entry, InventoryError, InventoryOptions, Item, NewSale, Order, OtherEntry,
+    Outcome, RedisAccess, Replicas, SaleId, Stock, Units,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -67,6 +68,17 @@ pub struct Started {
     /// Its state at that moment.
     pub stock: Stock,
     /// Whether an earlier call started it.
+    pub is_repeated: bool,
+}
+
+/// A change of the running sale that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// Its entry in the ledger.
+    pub entry: OtherEntry,
+    /// The state of the sale now.
+    pub stock: Stock,
+    /// Whether an earlier call made it.
     pub is_repeated: bool,
 }
 
@@ -272,10 +284,43 @@ impl Inventory {
         let (id, terms) = (Some(new.id.as_str().to_owned()), new.terms);
         let sale = began(&sale);
         let units = Units { held: Some(0), confirmed: Some(0) };
-        let state = terms.phase(sale.unwrap_or_default(), initial > 0, false);
+        let state = terms.phase(sale.unwrap_or_default(), false, initial > 0, false);
         let start = Stock { stock: initial, initial, fence, units, state, ..Stock::default() };
         let stock = Stock { id, terms, sale, ..start };
         Ok(Started { stock, is_repeated: !values.is_empty() })
+    }
+
+    /// Changes the running sale, which must be one of `sales`. A `key` that is known in this sale gets the first entry again, so it
+    /// is safe to repeat the call. The entry of the ledger names `instance`, and has `note`.
+    ///
+    /// # Errors
+    /// See [`InventoryError`]; [`InventoryError::SaleRefused`], [`InventoryError::TooFewUnits`], and
+    /// [`InventoryError::InvalidArgument`] for a change that makes no sense.
+    pub async fn change_sale(
+        &self,
+        item: &Item,
+        token: Option<Token>,
+        instance: &str,
+        asked: &ChangeCall,
+    ) -> Result<Changed, InventoryError> {
+        asked.change.check().map_err(InventoryError::InvalidArgument)?;
+        let (sent, field) = (self.watermarks.of(item), asked.field());
+        let call = Call::write("change", item, token, &sent)?
+            .arg(if self.replicated_connections.is_some() { "1" } else { "" })
+            .arg(own_writer(instance))
+            .arg(&field)
+            .arg(&asked.arguments());
+        let Done { sale, fence, values, .. } = self.write(&call).await?;
+        let values = redis::from_redis_value(Value::Array(values));
+        let (Text(text), is_repeated, found): (Text, bool, State) =
+            values.map_err(|_| script::not_understood())?;
+        let Some(Entry::Other(entry)) = Entry::parse(&field, &text) else {
+            return Err(script::not_understood());
+        };
+        let latest = Acknowledged { position: entry.position, key: field, entry: text };
+        self.watermarks.raise(item, &sent, fence, &sale, Some(latest));
+        let stock = state(item, found)?.ok_or_else(script::not_understood)?;
+        Ok(Changed { entry, stock, is_repeated })
     }
 
     /// Deletes the orders and the ledger of a sale that was replaced.

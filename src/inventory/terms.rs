@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::stock::Phase;
+use super::{Inventory, OrderId};
 use crate::process::random_id;
 
 /// The name of a sale, chosen by whoever starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
@@ -34,6 +35,30 @@ impl FromStr for SaleId {
         valid
             .then(|| Self(text.into()))
             .ok_or("a sale's id is 1 to 64 letters, digits, dots, - and _")
+    }
+}
+
+/// A sale as `If-Match` names it: by its id, and behind a colon the version that it must have, if it must have one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaleVersion(String);
+
+impl From<SaleId> for SaleVersion {
+    fn from(id: SaleId) -> Self {
+        Self(id.as_str().to_owned())
+    }
+}
+
+impl FromStr for SaleVersion {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (id, version) = text.split_once(':').unwrap_or((text, "0"));
+        let is_number = version.bytes().all(|byte| byte.is_ascii_digit());
+        let number = version.parse::<u64>().ok().filter(|_| is_number);
+        let number = number.ok_or("a version is a whole number, such as 7 in \"SALE:7\"")?;
+        let id: SaleId = id.parse()?;
+        let version = if text.contains(':') { format!(":{number}") } else { String::new() };
+        Ok(Self(format!("{}{version}", id.as_str())))
     }
 }
 
@@ -127,6 +152,147 @@ pub struct Terms {
     pub ends_at: Option<Timestamp>,
 }
 
+/// A change of the running sale: what it asks for. At least one field has a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SaleChange {
+    /// Units to put on sale; below zero: to withdraw.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub add: Option<i64>,
+    /// Whether new orders are refused for now.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// When the first order is accepted. It can change before that.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<When>,
+    /// From when on no order is accepted.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<When>,
+    /// The most units of one order; [`MAX_LIMIT`](Terms::MAX_LIMIT): any number.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub per_order: Option<u32>,
+    /// The most units of one user, in a sale that began with such a limit.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub per_user: Option<u32>,
+    /// How long a new order holds its units, in a sale that began with holds.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u32>,
+    /// A note for the ledger, which has it beside the change.
+    #[serde(deserialize_with = "present", skip_serializing)]
+    pub note: Option<String>,
+}
+
+/// A value that is not null: null would say nothing.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// A time, or that of the change, by Redis' clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// When the change is made.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+impl When {
+    /// The time, unless it is that of the change.
+    fn time(self) -> Option<Timestamp> {
+        if let Self::At(time) = self { Some(time) } else { None }
+    }
+}
+
+impl Serialize for When {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Now => serializer.serialize_str("now"),
+            Self::At(time) => time.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "now" {
+            return Ok(Self::Now);
+        }
+        text.parse().map(Self::At).map_err(serde::de::Error::custom)
+    }
+}
+
+impl SaleChange {
+    /// The most characters of a note.
+    pub const MAX_NOTE: usize = 200;
+
+    /// Checks the numbers and times.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let Self { add, starts_at, ends_at, per_order, per_user, hold_seconds, .. } = *self;
+        let note = self.note.as_deref().unwrap_or_default();
+        if note.chars().count() > Self::MAX_NOTE || note.contains(char::is_control) {
+            return Err("`note` is a text of at most 200 characters, without control characters");
+        }
+        if (Self { note: None, ..self.clone() }) == Self::default() {
+            return Err("a change has at least one field beside `note`");
+        }
+        if add.is_some_and(|units| units == 0 || units.unsigned_abs() > Inventory::MAX_UNITS) {
+            return Err("`add` is a whole number from -1000000000000 to 1000000000000, and not 0");
+        }
+        let [starts_at, ends_at] = [starts_at, ends_at].map(|when| when.and_then(When::time));
+        let terms = Terms { per_order, per_user, hold_seconds, starts_at, ends_at };
+        terms.check().and_then(|()| terms.check_times())
+    }
+}
+
+/// A call that changes the running sale.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeCall {
+    /// Makes retries safe: a known key gets its first entry again.
+    pub key: OrderId,
+    /// What it asks for.
+    pub change: SaleChange,
+    /// The sales that it may change.
+    pub sales: Vec<SaleVersion>,
+}
+
+impl ChangeCall {
+    /// The field of the change among the changes of orders: no order can have it.
+    pub(super) fn field(&self) -> String {
+        format!("\n\t{}", self.key.as_str())
+    }
+
+    /// The arguments of the script behind the field: the change with its note, the sales, the times in microseconds, and a text for
+    /// `now`, of which the script knows the time itself.
+    pub(super) fn arguments(&self) -> [String; 5] {
+        #[derive(Serialize)]
+        struct Content<'a> {
+            change: &'a SaleChange,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            note: Option<&'a str>,
+        }
+        let Self { change, sales, .. } = self;
+        let content = serde_json::to_string(&Content { change, note: change.note.as_deref() });
+        let content = content.expect("texts and numbers always serialize");
+        let micros = |when: Option<When>| {
+            when.and_then(When::time).map(|time| time.micros().to_string()).unwrap_or_default()
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp::clamped(u64::try_from(now.as_micros()).unwrap_or_default());
+        let [starts_at, ends_at] = [change.starts_at, change.ends_at].map(micros);
+        [content, listed(sales), starts_at, ends_at, now.to_string()]
+    }
+}
+
+/// The argument of the script for a choice of sales.
+fn listed(sales: &[SaleVersion]) -> String {
+    let sales: Vec<&str> = sales.iter().map(|SaleVersion(text)| text.as_str()).collect();
+    format!(" {} ", sales.join(" "))
+}
+
 impl Terms {
     /// The largest limit, which limits nothing.
     pub const MAX_LIMIT: u32 = 1_000_000;
@@ -137,10 +303,17 @@ impl Terms {
     /// The beginning of the year 2200. The times of a new sale are earlier: JSON and Lua count such microseconds exactly.
     const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
 
-    /// The state of a sale at a time of Redis' clock, which has units on sale, or some that are held.
-    pub(super) fn phase(&self, now: u64, has_stock: bool, has_held: bool) -> Phase {
+    /// The state of a sale at a time of Redis' clock, which is paused or not, and has units on sale, or some that are held.
+    pub(super) fn phase(
+        &self,
+        now: u64,
+        is_paused: bool,
+        has_stock: bool,
+        has_held: bool,
+    ) -> Phase {
         match (has_stock, has_held) {
             _ if self.ends_at.is_some_and(|end| end.micros() <= now) => Phase::Ended,
+            _ if is_paused => Phase::Paused,
             _ if self.starts_at.is_some_and(|start| now < start.micros()) => Phase::Scheduled,
             (true, _) => Phase::Running,
             (false, true) => Phase::AllHeld,
@@ -204,7 +377,7 @@ pub enum Replaces {
     /// A sale without orders.
     WithoutOrders,
     /// One of these sales.
-    AnyOf(Vec<SaleId>),
+    AnyOf(Vec<SaleVersion>),
     /// Any. Its orders are kept.
     Any,
     /// Any. Its orders are deleted, unless it has a name.
@@ -236,7 +409,29 @@ pub(super) struct StoredTerms {
     #[serde(skip_serializing_if = "Option::is_none")]
     closes: Option<u64>,
     #[serde(flatten)]
-    pub(super) terms: Terms,
+    terms: Terms,
+    /// The number of changes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) version: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) paused: bool,
+    /// When it starts, while it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_opens: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl StoredTerms {
+    /// The terms as they are now. The script knows the time of a change that asks for `now`, and can write no text of it.
+    pub(super) fn terms(&self) -> Terms {
+        let time = |micros: Option<u64>| micros.map(Timestamp::clamped);
+        let opens = if self.paused { self.own_opens } else { self.opens };
+        Terms { starts_at: time(opens), ends_at: time(self.closes), ..self.terms.clone() }
+    }
 }
 
 impl NewSale {
@@ -251,14 +446,14 @@ impl NewSale {
             opens: micros(terms.starts_at),
             closes: micros(terms.ends_at),
             terms: terms.clone(),
+            version: 0,
+            paused: false,
+            own_opens: None,
         };
         let stored = serde_json::to_string(&stored).expect("texts and numbers always serialize");
         let replaces = match replaces {
             Replaces::WithoutOrders => String::new(),
-            Replaces::AnyOf(ids) => {
-                let ids: Vec<&str> = ids.iter().map(SaleId::as_str).collect();
-                format!(" {} ", ids.join(" "))
-            }
+            Replaces::AnyOf(sales) => listed(sales),
             Replaces::Any => "*".to_owned(),
             Replaces::Unconditionally => "!".to_owned(),
         };

@@ -20,7 +20,7 @@ use fenced_lock::Token;
 use parking_lot::Mutex;
 
 use super::stock::{parse_token, token_record};
-use super::{Accepted, InventoryError, Item};
+use super::{Entry as LedgerEntry, InventoryError, Item};
 
 /// What the store must still have of an item; empty if it acknowledged nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub(super) struct Watermark {
 /// An entry of the ledger that the store acknowledged.
 pub(crate) struct Acknowledged {
     pub(super) position: u64,
-    /// The order's key.
+    /// The order's key, or the field of the change.
     pub(super) key: String,
-    /// The order's record or the end of its hold, as the store wrote it.
+    /// The order's record or the change, as the store wrote it.
     pub(super) entry: String,
 }
 
@@ -135,7 +135,7 @@ impl Watermarks {
     pub(super) fn learn(&self, item: &Item, arguments: [String; 4]) {
         let [fence, sale, key, entry] = &arguments;
         let fence = parse_token(fence);
-        let position = Accepted::parse(key, entry).map(|entry| entry.position);
+        let position = LedgerEntry::parse(key, entry).map(|entry| entry.position());
         let mut entries = self.0.lock();
         let known = Arc::make_mut(&mut entries.entry(item.clone()).or_default().watermark);
         if *sale == known.sale() {

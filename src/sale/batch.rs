@@ -276,7 +276,10 @@ impl<'a> Batch<'a> {
             self.lock.note_answer(self.item(), None, self.others_wait());
         }
         let left = answered.iter().flatten().filter_map(Outcome::left).min();
-        if let Some(left) = left {
+        if answered.iter().flatten().any(Outcome::is_closed) {
+            // a crowd is told so by reads
+            stock_reads.forget(self.item());
+        } else if let Some(left) = left {
             stock_reads.note(self.item(), i64::try_from(left).unwrap_or(i64::MAX));
         }
         let (token, item) = (self.to.token(), self.item().clone());

@@ -85,6 +85,17 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
+    /// The change of a sale was sent to the store and not confirmed.
+    #[error(
+        "the store did not answer in time, so the sale of {item} may have been changed: send the same call with the same \
+         Idempotency-Key again, which changes nothing twice"
+    )]
+    ChangeUnknown {
+        /// The item.
+        item: Item,
+        /// The cause.
+        source: BoxError,
+    },
     /// Too many clients read ledgers or queues of locks.
     #[error("too many clients read ledgers or queues at this instance: retry later")]
     TooManyReads,
@@ -107,11 +118,13 @@ impl SaleError {
             Self::LockBlocked { .. } => "not-ready",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::StartUnknown { .. } => "start-unknown",
+            Self::ChangeUnknown { .. } => "change-unknown",
             Self::TooManyReads => "too-many-watchers",
             Self::Stopping => "stopping",
             Self::Store { source, .. } => match &**source {
                 InventoryError::UnknownItem => "unknown-item",
                 InventoryError::SaleRefused { why, .. } => why,
+                InventoryError::TooFewUnits { .. } => "too-few-units",
                 InventoryError::ItemRequired => "item-required",
                 InventoryError::Damaged { .. } => "damaged",
                 InventoryError::RolledBack { .. } => "store-rolled-back",
@@ -138,6 +151,7 @@ impl SaleError {
             Self::QueueFull { item, .. }
             | Self::LockBlocked { item, .. }
             | Self::StartUnknown { item, .. }
+            | Self::ChangeUnknown { item, .. }
             | Self::Store { item, .. } => Some(item),
             _ => None,
         }
@@ -161,6 +175,15 @@ impl SaleError {
         Self::StartUnknown { item: item.clone(), source: error.into() }
     }
 
+    /// What a failure of the store to change the sale of `item` means.
+    pub fn of_change(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
+        let error = error.into();
+        if error.nothing_written() {
+            return Self::of_read(error, item);
+        }
+        Self::ChangeUnknown { item: item.clone(), source: error.into() }
+    }
+
     /// What [`Outcome::SaleReplaced`](crate::inventory::Outcome::SaleReplaced) means.
     pub fn sale_replaced(item: &Item) -> Self {
         Self::of_read(InventoryError::SaleRefused { why: "sale-replaced", running: None }, item)
@@ -182,6 +205,9 @@ fn of_the_store(error: &InventoryError, item: &Item) -> Cow<'static, str> {
     match error {
         InventoryError::UnknownItem => {
             format!("there is no sale of {item}: PUT /stock starts one").into()
+        }
+        InventoryError::TooFewUnits { left } => {
+            format!("{left} units of {item} are left: nothing was withdrawn").into()
         }
         InventoryError::Damaged { .. } => {
             format!("the data of {item} in the store is damaged: the log of this instance has the cause").into()

@@ -13,8 +13,8 @@ use super::metrics::Metrics;
 use super::reads::Reads;
 use super::stock_reads::StockReads;
 use crate::inventory::{
-    Accepted, Action, Available, Event, Inventory, InventoryError, Item, NewSale, Order, Outcome,
-    Started,
+    Accepted, Action, Available, ChangeCall, Changed, Event, Inventory, InventoryError, Item,
+    NewSale, Order, Outcome, Started,
 };
 use crate::peers::{Peers, Receiver};
 
@@ -29,6 +29,9 @@ pub trait SaleGuard: Send + Sync + 'static {
 
     /// Starts a sale of `item`.
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError>;
+
+    /// Changes the running sale of `item`.
+    async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError>;
 
     /// The claims on the lock of `item`, the holder first.
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError>;
@@ -145,8 +148,8 @@ impl SaleContext {
         self.stopping.is_cancelled() || self.finishing.is_cancelled() && error.is_silence()
     }
 
-    /// Reads the stock without the lock: too little of it is already the truth at that moment, unless holds are due. An
-    /// order that was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same
+    /// Reads the stock without the lock: too little of it, or a sale that accepts no orders, is already the truth at that moment,
+    /// unless holds are due. An order that was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same
     /// time share a read.
     ///
     /// # Errors
@@ -156,9 +159,17 @@ impl SaleContext {
             return Ok(None);
         }
         let (available, first) = self.stock_reads.read(order).await?;
+        if first.is_none()
+            && let Some(closed) = &available.closed
+        {
+            self.stock_reads.forget(&order.item);
+            return Ok(Some(closed.clone()));
+        }
         let Available { stock, is_due, per_order, .. } = available;
         if stock >= i64::from(order.quantity.get()) {
-            self.stock_reads.note(&order.item, stock);
+            if available.closed.is_none() {
+                self.stock_reads.note(&order.item, stock);
+            }
             return Ok(None);
         }
         // what is due comes back, and an order for too many is told so

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{
-    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper,
+    BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper, Token,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -19,7 +19,9 @@ use super::guard::{GuardStatus, SaleGuard};
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{SaleContext, SaleError, SaleOptions};
-use crate::inventory::{Action, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started};
+use crate::inventory::{
+    Action, ChangeCall, Changed, InventoryError, Item, NewSale, Order, Outcome, Replaces, Started,
+};
 use crate::peers::Receiver;
 use crate::process::spawn;
 use crate::safeguard::GIVE_WAY;
@@ -169,6 +171,58 @@ impl EtcdLock {
         true
     }
 
+    /// Sends a call that sells nothing under claims of its own, until it is known what it did, or its time is over: their tokens are larger
+    /// than those of earlier batches, which can then no longer be carried out. Returns the answer, and the tokens under which it was
+    /// sent: what was written under one of them, of which nobody else knows, was written by this call.
+    async fn under_own_claims<T, F>(
+        &self,
+        item: &Item,
+        is_sent_once: bool,
+        send: impl Fn(Token) -> F,
+        failed: impl Fn(Arc<InventoryError>) -> SaleError,
+    ) -> Result<(T, Vec<Token>), SaleError>
+    where
+        F: Future<Output = Result<T, InventoryError>>,
+    {
+        let SaleContext { options, stock_reads, .. } = &*self.context;
+        let deadline = Instant::now() + options.wait_timeout;
+        let mut unanswered: Option<Arc<InventoryError>> = None;
+        let mut tokens = Vec::new();
+        loop {
+            let locked = timeout_at(deadline, self.take(item, None)).await;
+            let locked = locked.map_err(|_| self.not_granted(item));
+            let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
+                Ok((guard, _)) => guard,
+                Err(error) => return Err(unanswered.map(failed).unwrap_or(error)),
+            };
+            tokens.push(guard.token());
+            // as with a batch: a store that does not answer this instance may answer that one
+            let gives_way = || guard.is_contended() && GIVE_WAY.is_on();
+            let may_repeat = |error: &Arc<InventoryError>| {
+                !guard.is_lost()
+                    && error.is_retryable()
+                    && Instant::now() < deadline
+                    && !self.context.gives_up(error)
+                    && !gives_way()
+            };
+            let (answer, sent) = until_known(|| send(guard.token()), may_repeat).await;
+            unanswered = unanswered.or(sent);
+            // the units are not those that were seen last
+            stock_reads.forget(item);
+            self.note_answer(item, answer.as_ref().err(), guard.is_contended());
+            match answer {
+                Ok(answer) => return Ok((answer, tokens)),
+                Err(latest)
+                    if latest.is_silence()
+                        && !(is_sent_once && unanswered.is_some())
+                        && Instant::now() < deadline
+                        && !self.context.gives_up(&latest) => {}
+                // an attempt without an answer outweighs a later refusal: it may have been carried out
+                Err(latest) => return Err(failed(unanswered.unwrap_or(latest))),
+            }
+        }
+    }
+
     /// Why a lock of `item` was not granted in time.
     pub(super) fn not_granted(&self, item: &Item) -> SaleError {
         let trouble = self.troubles.lock().get(item).and_then(|trouble| trouble.error.clone());
@@ -226,54 +280,26 @@ impl SaleGuard for EtcdLock {
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        let SaleContext { inventory, options, stock_reads, .. } = &*self.context;
-        let deadline = Instant::now() + options.wait_timeout;
+        let inventory = &self.context.inventory;
         // under a later token it would delete the orders of a sale that was started meanwhile
         let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
-        let mut unanswered: Option<Arc<InventoryError>> = None;
-        let mut tokens = Vec::new();
-        loop {
-            let locked = timeout_at(deadline, self.take(item, None)).await;
-            let locked = locked.map_err(|_| self.not_granted(item));
-            let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
-                Ok((guard, _)) => guard,
-                Err(error) => {
-                    let sent = unanswered.map(|error| SaleError::of_start(error, item));
-                    return Err(sent.unwrap_or(error));
-                }
-            };
-            tokens.push(guard.token());
-            let start = || inventory.start(item, Some(guard.token()), sale.clone());
-            // as with a batch: a store that does not answer this instance may answer that one
-            let gives_way = || guard.is_contended() && GIVE_WAY.is_on();
-            // a sale that runs is not started again
-            let may_repeat = |error: &Arc<InventoryError>| {
-                !guard.is_lost()
-                    && error.is_retryable()
-                    && Instant::now() < deadline
-                    && !self.context.gives_up(error)
-                    && !gives_way()
-            };
-            let (started, sent) = until_known(start, may_repeat).await;
-            unanswered = unanswered.or(sent);
-            // its units are not those that were seen last
-            stock_reads.forget(item);
-            self.note_answer(item, started.as_ref().err(), guard.is_contended());
-            match started {
-                // under its own token, of which nobody else knows, an earlier attempt of this call started it
-                Ok(Started { stock, is_repeated }) => {
-                    let is_own = stock.fence.is_some_and(|token| tokens.contains(&token));
-                    return Ok(Started { stock, is_repeated: is_repeated && !is_own });
-                }
-                Err(latest)
-                    if latest.is_silence()
-                        && !(is_sent_once && unanswered.is_some())
-                        && Instant::now() < deadline
-                        && !self.context.gives_up(&latest) => {}
-                // an attempt without an answer outweighs a later refusal: the sale may have been started
-                Err(latest) => return Err(SaleError::of_start(unanswered.unwrap_or(latest), item)),
-            }
-        }
+        // a sale that runs is not started again
+        let start = |token| inventory.start(item, Some(token), sale.clone());
+        let sent = self
+            .under_own_claims(item, is_sent_once, start, |error| SaleError::of_start(error, item));
+        let (Started { stock, is_repeated }, tokens) = sent.await?;
+        let is_own = stock.fence.is_some_and(|token| tokens.contains(&token));
+        Ok(Started { stock, is_repeated: is_repeated && !is_own })
+    }
+
+    async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError> {
+        let SaleContext { inventory, options, .. } = &*self.context;
+        let change = |token| inventory.change_sale(item, Some(token), &options.instance, call);
+        let sent =
+            self.under_own_claims(item, false, change, |error| SaleError::of_change(error, item));
+        let (changed, tokens) = sent.await?;
+        let is_own = changed.entry.token.is_some_and(|token| tokens.contains(&token));
+        Ok(Changed { is_repeated: changed.is_repeated && !is_own, ..changed })
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {

@@ -169,7 +169,7 @@ fn no_latencies() -> hdrhistogram::Histogram<u64> {
 }
 
 /// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 29] = [
+pub const OUTCOMES: [&str; 30] = [
     "reserved",
     "sold-out",
     "all-held",
@@ -184,6 +184,7 @@ pub const OUTCOMES: [&str; 29] = [
     "limit-reached",
     "user-required",
     "not-started",
+    "paused",
     "ended",
     ABANDONED,
     "queue-full",
@@ -303,6 +304,7 @@ impl OrderCount<'_> {
             Ok(Outcome::LimitReached { .. }) => "limit-reached",
             Ok(Outcome::UserRequired) => "user-required",
             Ok(Outcome::NotStarted { .. }) => "not-started",
+            Ok(Outcome::Paused) => "paused",
             Ok(Outcome::SaleEnded { .. }) => "ended",
             Ok(Outcome::Conflict | Outcome::SaleReplaced) => "conflict",
             Ok(Outcome::Damaged { .. }) => "damaged",

@@ -36,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::metrics::Metrics;
 use crate::inventory::{
-    Accepted, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order, OrderId, Outcome,
-    SaleId, Sales, Started, Stock, User,
+    Accepted, ChangeCall, Changed, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order,
+    OrderId, Outcome, SaleId, Sales, Started, Stock, User,
 };
 use crate::peers::Door;
 use crate::process::{random_byte, spawn};
@@ -119,6 +119,19 @@ impl Sale {
         let started = self.guard.start(item, sale.into()).await;
         self.context.reads.started(item, started.is_ok());
         started
+    }
+
+    /// Changes the running sale of `item`.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have changed the sale. Repeating it with the same key is safe.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError> {
+        self.check_open()?;
+        self.context.reads.check(item).await?;
+        self.guard.change(item, call).await
     }
 
     /// Deletes the orders and the ledger of a sale that was replaced.

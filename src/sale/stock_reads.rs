@@ -37,7 +37,7 @@ impl StockReads {
                 let is_unknown = available.held.is_some_and(|held| held.units.is_none());
                 let seen = |(place, order): (usize, Result<_, _>)| {
                     let is_due = available.is_due || is_unknown && place == 0;
-                    order.map(|order| (Available { is_due, ..available }, order))
+                    order.map(|order| (Available { is_due, ..available.clone() }, order))
                 };
                 Ok(orders.into_iter().enumerate().map(seen).collect())
             }

@@ -20,7 +20,8 @@ use async_trait::async_trait;
 use clap::ValueEnum;
 use fenced_lock::{QueueEntry, SessionKeeper};
 use flash_sale::inventory::{
-    Accepted, Action, Event, InventoryError, Item, NewSale, Order, Outcome, Started, Timestamp,
+    Accepted, Action, ChangeCall, Changed, Event, InventoryError, Item, NewSale, Order, Outcome,
+    Started, Timestamp,
 };
 use flash_sale::peers::Receiver;
 use flash_sale::sale::{GuardStatus, SaleContext, SaleError, SaleGuard};
@@ -194,6 +195,15 @@ impl SaleGuard for Switch {
         // without a lock: a run has no orders when it begins
         let started = self.context.inventory.start(item, None, sale).await;
         started.map_err(|error| SaleError::of_start(error, item))
+    }
+
+    async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError> {
+        if self.is_shared() {
+            return self.lock.change(item, call).await;
+        }
+        let SaleContext { inventory, options, .. } = &*self.context;
+        let changed = inventory.change_sale(item, None, &options.instance, call).await;
+        changed.map_err(|error| SaleError::of_change(error, item))
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{Backend as _, MemoryBackend, QueueEntry, SessionKeeper, SessionOptions, Token};
-use flash_sale::inventory::{InventoryError, Item, NewSale, Order, Outcome, Started};
+use flash_sale::inventory::{
+    ChangeCall, Changed, InventoryError, Item, NewSale, Order, Outcome, Started,
+};
 use flash_sale::sale::{EtcdLock, GuardStatus, SaleContext, SaleError, SaleGuard, lock_name};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
@@ -156,6 +158,15 @@ impl SaleGuard for Guard {
         }
         let started = self.context.inventory.start(item, None, sale).await;
         started.map_err(|error| SaleError::of_start(error, item))
+    }
+
+    async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError> {
+        if let Kind::InTheRequest(lock) = &self.kind {
+            return lock.change(item, call).await;
+        }
+        let SaleContext { inventory, options, .. } = &*self.context;
+        let changed = inventory.change_sale(item, None, &options.instance, call).await;
+        changed.map_err(|error| SaleError::of_change(error, item))
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {

@@ -92,6 +92,8 @@ kinds! {
     OutOfOrder "I6" "behind an order sent after its answer",
     /// A hold ended too early, or was confirmed after its end.
     HoldNotKept "I6" "not held as long as it must",
+    /// Orders were accepted while a change kept the sale closed.
+    AcceptedWhileClosed "I1" "accepted while the sale was paused or had ended",
     /// A user has more units than allowed.
     OverLimit "I1" "accepted beyond the limit of its user",
     /// Buyers were refused as if they had enough.

@@ -18,7 +18,7 @@ pub struct StockState {
     pub stock: i64,
     /// Units sold.
     pub lucky: i64,
-    /// Units that the sale began with.
+    /// Units that the sale began with or that were added, less those that were withdrawn.
     pub initial: i64,
     /// Accepted orders.
     pub orders: u64,
@@ -34,6 +34,9 @@ pub struct StockState {
     pub per_user: Option<u64>,
     /// How long an order holds its units.
     pub hold_seconds: Option<u64>,
+    /// Whether new orders are refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// The number of the sale, if the service has one.
     pub sale: Option<u64>,
 }
@@ -47,7 +50,31 @@ pub struct Units {
     pub confirmed: Option<u64>,
 }
 
-/// An accepted order or what became of it, from `GET /orders`.
+/// What an entry changed of the sale: the fields that were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// Units that were put on sale, or withdrawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add: Option<i64>,
+    /// Whether new orders are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// When the sale ends: a time, or `now`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<String>,
+    /// The most units of an order; the largest limit is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_order: Option<u64>,
+    /// The most units of a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_user: Option<u64>,
+    /// How long an order holds its units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u64>,
+}
+
+/// An accepted order, what became of it, or a change of the sale, from `GET /orders`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     /// Its place, from 1.
@@ -55,12 +82,14 @@ pub struct LedgerEntry {
     /// What happened.
     #[serde(default)]
     pub event: Event,
-    /// The order's id.
+    /// The order's id; empty for a change of the sale.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub order: String,
     /// The buyer, if there is one.
     #[serde(default)]
     pub user: String,
     /// The units of the order.
+    #[serde(default)]
     pub quantity: u64,
     /// The stock that was left after it.
     pub remaining: i64,
@@ -71,6 +100,9 @@ pub struct LedgerEntry {
     pub holder: Option<String>,
     /// The token under which it was accepted.
     pub token: Option<i64>,
+    /// What it changed of the sale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
 }
 
 /// A run, and the state after it.
@@ -163,9 +195,16 @@ impl History {
         self.number(&entry.order).filter(|number| entry.user == self.setup.user(*number))
     }
 
+    /// How long holds last, in seconds, each value that the sale had.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = u64> {
+        let changes = self.ledger.iter().filter_map(|entry| entry.change.as_ref()?.hold_seconds);
+        self.before().hold_seconds.into_iter().chain(changes)
+    }
+
     /// How long a hold lasts, if its end is waited for after the last order.
     pub(crate) fn awaited_hold(&self) -> Option<Duration> {
-        let hold = self.before().hold_seconds.map(Duration::from_secs);
+        let hold = self.before().hold_seconds.filter(|hold| self.holds().all(|it| it <= *hold));
+        let hold = hold.map(Duration::from_secs);
         hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED && !self.interrupted)
     }
 

@@ -23,7 +23,7 @@
 //! An [`Order`] is built attempt by attempt with [`Order::add`], and what its buyer asks for later with [`Order::change`].
 //! Times are in microseconds, of any clock that all buyers share.
 //!
-//! The terms are state: an entry that changes a running sale is one more arm in [`Sale::apply`].
+//! The terms are state, which entries change.
 //!
 //! A token belongs to one writer: the `holder` of an entry, or its `instance` if it has none. The model sees nothing where two
 //! instances have one name.
@@ -32,9 +32,12 @@ use std::collections::HashMap;
 
 pub use super::finding::Finding;
 use super::finding::{Found, Kind};
-pub use super::history::{LedgerEntry, StockState, Units};
+pub use super::history::{Change, LedgerEntry, StockState, Units};
 use super::order::FinalOutcome;
 pub use super::order::{Acknowledgement, Effect, Event, Failure, Order, Outcome};
+
+/// The largest limit, which is none.
+const NO_LIMIT: u64 = 1_000_000;
 
 /// The entries of one order.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +61,7 @@ pub struct Sale {
     pub(crate) found: Found,
     /// Whether each entry must have a token.
     is_guarded: bool,
-    /// The units on sale before the first entry.
+    /// The units on sale before the first entry, and those that were added, less those that were withdrawn.
     pub(crate) offered: i64,
     /// The smallest stock at any moment.
     lowest: i64,
@@ -72,8 +75,11 @@ pub struct Sale {
     earlier: u64,
     /// Whether there were orders before the first entry.
     has_earlier_orders: bool,
-    /// Whether an order that was final came back.
-    has_returns: bool,
+    /// Whether units can be on sale, or users have room, that were not there before: an order that was final came back, or the
+    /// sale was changed.
+    has_gained: bool,
+    /// Whether a change has ended the sale.
+    is_ended: bool,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
     /// The last token and who wrote under it first.
@@ -110,9 +116,14 @@ impl Sale {
         self.found.findings()
     }
 
-    /// Units that are held or were sold since the first entry, and the most of them at any moment.
-    pub(crate) fn taken(&self) -> [i64; 2] {
-        [self.state.stock, self.lowest].map(|stock| self.offered.saturating_sub(stock))
+    /// Units that are held or were sold since the first entry.
+    pub(crate) fn taken(&self) -> i64 {
+        self.offered.saturating_sub(self.state.stock)
+    }
+
+    /// The most units at any moment that were sold and that the sale did not have.
+    pub(crate) fn oversold(&self) -> i64 {
+        self.lowest.saturating_neg().max(0)
     }
 
     /// Whether too few units are left for so many, even with those that are held; and whether that is so only without them. Where
@@ -135,13 +146,17 @@ impl Sale {
     /// Whether there can be more on sale later than now: then an attempt without an answer may still take units after
     /// another attempt of its order was refused.
     pub(crate) fn can_gain(&self) -> bool {
-        self.state.hold_seconds.is_some() || self.has_returns
+        self.state.hold_seconds.is_some() || self.has_gained
     }
 
     /// Takes the next entry, and finds what a sale in this state cannot have written. Returns whether it is the first one of
     /// its order.
     pub fn apply(&mut self, entry: &LedgerEntry) -> bool {
         let LedgerEntry { position, event, order, user, quantity, .. } = entry;
+        if *event == Event::Changed {
+            self.change(entry);
+            return false;
+        }
         let (to_stock, has_holds) = (event.to_stock(*quantity), self.state.hold_seconds.is_some());
         self.check_place(entry, to_stock);
         self.check_token(entry);
@@ -151,6 +166,9 @@ impl Sale {
         state.lucky = state.lucky.saturating_sub(to_stock);
         self.lowest = self.lowest.min(state.stock);
         self.returned = self.returned.saturating_add_signed(to_stock.max(0));
+        if *event == Event::Reserved && (state.paused || self.is_ended) {
+            found.add(Kind::AcceptedWhileClosed, order);
+        }
         let has = self.users.entry(user.clone()).or_default();
         *has = has.saturating_sub(to_stock);
         let is_over = state.per_user.is_some_and(|most| *has > signed(most))
@@ -171,7 +189,7 @@ impl Sale {
             }
             standing.reserved.get_or_insert_with(|| entry.clone());
         } else if *event == Event::Returned {
-            self.has_returns = true;
+            self.has_gained = true;
             let is_final = match (&standing.end, &standing.reserved) {
                 (Some(end), _) => end.event == Event::Confirmed,
                 (None, Some(_)) => !has_holds,
@@ -205,6 +223,26 @@ impl Sale {
             }
         }
         is_first
+    }
+
+    /// Takes an entry that changes the sale.
+    fn change(&mut self, entry: &LedgerEntry) {
+        let change = entry.change.clone().unwrap_or_default();
+        let add = change.add.unwrap_or(0);
+        self.check_place(entry, add);
+        self.check_token(entry);
+        self.has_gained = true;
+        let Self { state, .. } = self;
+        state.entries = state.entries.map(|entries| entries + 1);
+        self.offered = self.offered.saturating_add(add);
+        state.initial = state.initial.saturating_add(add);
+        state.stock = state.stock.saturating_add(add);
+        self.lowest = self.lowest.min(state.stock);
+        state.paused = change.paused.unwrap_or(state.paused);
+        state.per_order = change.per_order.or(state.per_order).filter(|most| *most < NO_LIMIT);
+        state.per_user = change.per_user.or(state.per_user);
+        state.hold_seconds = change.hold_seconds.or(state.hold_seconds);
+        self.is_ended = change.ends_at.map_or(self.is_ended, |end| end == "now");
     }
 
     /// Checks place and sum against what the entry before says, so that a failure is reported once.
@@ -338,11 +376,15 @@ impl Sale {
         };
         let state = &self.state;
         let stock = (state.stock != after.stock).then(|| {
-            let (units, taken) = (self.taken()[0], self.offered.saturating_sub(after.stock));
+            let (units, taken) = (self.taken(), self.offered.saturating_sub(after.stock));
             format!("it has {units} units sold, and the stock went down by {taken}")
         });
         let what = counts(after.entries(), "entries", state.entries()).or(stock);
         let what = what.or_else(|| counts(after.orders, "orders", state.orders));
+        let what = what.or_else(|| {
+            let is_paused = after.paused != state.paused;
+            is_paused.then(|| format!("{url} tells a sale that is paused: {}", after.paused))
+        });
         let what = what.or_else(|| counts(after.held?, "holds", state.held?));
         let held = || after.units?.held.zip(self.held_units);
         let what = what.or_else(|| {

@@ -27,6 +27,8 @@ pub enum Event {
     Expired,
     /// It was final, and its units came back.
     Returned,
+    /// Of no order: the sale was changed.
+    Changed,
 }
 
 /// One order of a run; by default one that was not sent.
@@ -143,6 +145,7 @@ impl Event {
             Self::Confirmed => "confirm",
             Self::Cancelled | Self::Expired => "cancel",
             Self::Returned => "return",
+            Self::Changed => "change",
         }
     }
 
@@ -151,7 +154,7 @@ impl Event {
         let quantity = i64::try_from(quantity).unwrap_or(i64::MAX);
         match self {
             Self::Reserved => -quantity,
-            Self::Confirmed => 0,
+            Self::Confirmed | Self::Changed => 0,
             Self::Cancelled | Self::Expired | Self::Returned => quantity,
         }
     }

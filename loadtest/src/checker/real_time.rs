@@ -22,7 +22,7 @@ struct Span {
 }
 
 /// The times in which something may have been so.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Times {
     /// The earliest beginning of the present one.
     since: Option<u64>,
@@ -60,8 +60,11 @@ pub(super) struct Clock<'h> {
     bounds: Vec<Span>,
     sold_out: Times,
     all_held: Times,
-    /// When a user could have no more.
+    /// When a user could have no more, and when a user who has nothing could have none.
     of_users: HashMap<&'h str, Times>,
+    of_new_user: Times,
+    /// When an order was for more than any may have.
+    of_order: Times,
 }
 
 impl<'h> Clock<'h> {
@@ -87,8 +90,12 @@ impl<'h> Clock<'h> {
             bounds[place - 1].to = bounds[place - 1].to.min(bounds[place].to);
         }
         let before = Sale::new(history.before(), true);
-        let [sold_out, all_held] = before.is_short_of(history.setup.plan.quantity).map(Times::new);
-        Self { history, bounds, sold_out, all_held, of_users: HashMap::new() }
+        let quantity = history.setup.plan.quantity;
+        let [sold_out, all_held] = before.is_short_of(quantity).map(Times::new);
+        let (of_users, of_new_user) =
+            (HashMap::new(), Times::new(is_too_much_for("", &before, quantity)));
+        let of_order = Times::new(is_too_large(&before, quantity));
+        Self { history, bounds, sold_out, all_held, of_users, of_new_user, of_order }
     }
 
     /// Notes what is left after the entry at this place.
@@ -97,18 +104,22 @@ impl<'h> Clock<'h> {
         let [is_sold_out, is_all_held] = sale.is_short_of(quantity);
         self.sold_out.set(is_sold_out, bounds);
         self.all_held.set(is_all_held, bounds);
-        if let Some(room) = sale.room(&entry.user) {
+        if entry.event == Event::Changed {
+            self.of_order.set(is_too_large(sale, quantity), bounds);
+            self.of_new_user.set(is_too_much_for("", sale, quantity), bounds);
+            for (user, times) in &mut self.of_users {
+                times.set(is_too_much_for(user, sale, quantity), bounds);
+            }
+        } else if sale.room(&entry.user).is_some() {
             let of_user = self.of_users.entry(&entry.user);
-            let is_too_much = Event::Reserved.to_stock(quantity).saturating_add(room) < 0;
-            of_user.or_insert_with(|| new_user(self.history)).set(is_too_much, bounds);
+            let of_user = of_user.or_insert_with(|| self.of_new_user.clone());
+            of_user.set(is_too_much_for(&entry.user, sale, quantity), bounds);
         }
     }
 
     /// Finds refusals that were not true at any moment between question and answer.
     pub(super) fn check_refusals(&self, found: &mut Found) {
-        let (before, quantity) = (self.history.before(), self.history.setup.plan.quantity);
-        let is_of_order = before.per_order.is_some_and(|most| quantity > most);
-        let has_nothing = new_user(self.history);
+        let before = self.history.before();
         // where instances of earlier builds sell, the count of what is held can be missing: all that is sold may seem to be held
         let is_counted = |state: &StockState| state.units.is_some_and(|it| it.held.is_some());
         let mut states = self.history.after.iter().map(|(_, state)| state).chain([before]);
@@ -123,9 +134,9 @@ impl<'h> Clock<'h> {
             }
             let (kind, times) = match order.outcome {
                 FinalOutcome::SoldOut => (Kind::SoldOutTooEarly, &self.sold_out),
-                FinalOutcome::LimitReached if !is_of_order => {
+                FinalOutcome::LimitReached if !self.of_order.meet(order.last_sent, order.ended) => {
                     let of_user = self.of_users.get(&*self.history.setup.user(number));
-                    (Kind::LimitedTooEarly, of_user.unwrap_or(&has_nothing))
+                    (Kind::LimitedTooEarly, of_user.unwrap_or(&self.of_new_user))
                 }
                 _ => continue,
             };
@@ -182,15 +193,20 @@ fn told(id: &str, sent: u64, ended: u64) -> String {
     format!("{id}, sent at {} and answered at {}", at(sent), at(ended))
 }
 
-/// When a user who has nothing could have no more.
-fn new_user(history: &History) -> Times {
-    Times::new(history.before().per_user.is_some_and(|most| history.setup.plan.quantity > most))
+/// Whether an order of so many units is too much for this user; for nobody, if it is too much for one who has nothing.
+fn is_too_much_for(user: &str, sale: &Sale, quantity: u64) -> bool {
+    let room = sale.room(user);
+    room.is_some_and(|room| Event::Reserved.to_stock(quantity).saturating_add(room) < 0)
+}
+
+fn is_too_large(sale: &Sale, quantity: u64) -> bool {
+    sale.state.per_order.is_some_and(|most| quantity > most)
 }
 
 /// When each entry took effect, as far as this run's clients know.
 fn spans(history: &History) -> Vec<Span> {
     let mut seen = vec![[false; 3]; history.orders.len()];
-    let hold = hold(history);
+    let (hold, _) = hold(history);
     let spans = history.ledger.iter().map(|entry| {
         let any = Span { from: 0, to: u64::MAX };
         let Some((number, order)) = order(history, entry) else { return any };
@@ -198,7 +214,7 @@ fn spans(history: &History) -> Vec<Span> {
         let kind = match entry.event {
             Event::Reserved => 0,
             Event::Confirmed | Event::Cancelled | Event::Expired => 1,
-            Event::Returned => 2,
+            Event::Returned | Event::Changed => 2,
         };
         if std::mem::replace(&mut seen[number][kind], true) {
             return any;
@@ -229,15 +245,16 @@ fn order<'h>(history: &'h History, entry: &LedgerEntry) -> Option<(usize, &'h Or
     Some((number, order))
 }
 
-/// How long a hold lasts, in microseconds.
-fn hold(history: &History) -> u64 {
-    history.before().hold_seconds.unwrap_or(0).saturating_mul(1_000_000)
+/// How long holds last at least and at most, in microseconds.
+fn hold(history: &History) -> (u64, u64) {
+    let micros = |seconds: Option<u64>| seconds.unwrap_or(0).saturating_mul(1_000_000);
+    (micros(history.holds().min()), micros(history.holds().max()))
 }
 
 /// Holds that ended before their time or before their buyers asked for it, or were confirmed or cancelled after it, by the
 /// clients' clock.
 fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
-    let hold = hold(history);
+    let (_, hold) = hold(history);
     let ends =
         history.ledger.iter().zip(spans).filter(|(it, _)| {
             matches!(it.event, Event::Confirmed | Event::Cancelled | Event::Expired)

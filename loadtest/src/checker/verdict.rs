@@ -27,7 +27,7 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
     }
     check_oversold(history, &report.tally, foreign, &mut sale);
     check_answers(history, report, &mut sale.found);
-    check_states(history, &mut sale.found);
+    check_states(history, &mut sale);
     let longest_pause = pause::longest(&history.orders);
     if longest_pause.length() > limits.longest_pause {
         let (seconds, from) = (longest_pause.length().as_secs_f64(), at(longest_pause.from));
@@ -53,7 +53,7 @@ pub(crate) fn judge(history: &History, limits: Limits, report: &mut Report) {
         report.notes.insert(0, "no ledger: only the sums were checked".to_owned());
         (report.tally.acknowledged_units.cast_signed(), ", as far as the sums can tell")
     } else {
-        (sale.taken()[0], ", each exactly once")
+        (sale.taken(), ", each exactly once")
     };
     report.verdict =
         pass_message(history, &report.tally, &sale, &format!("{units} of {}", sale.offered), once);
@@ -110,8 +110,9 @@ fn check_oversold(history: &History, tally: &Tally, foreign: (u64, u64), sale: &
     // where units come back, only the ledger tells how many were sold at one moment
     let told = tally.acknowledged_units + foreign.1 + sale.unanswered.1;
     let told = if sale.can_gain() { 0 } else { told.cast_signed() };
-    let (units, offered) = (told.max(sale.taken()[1]), sale.offered.max(0));
-    let excess = units.saturating_sub(offered);
+    let offered = sale.offered.max(0);
+    let excess = told.saturating_sub(offered).max(sale.oversold());
+    let units = offered.saturating_add(excess);
     if excess > 0 {
         let known = tally.acknowledged + foreign.0 + sale.unanswered.0;
         let orders = count(known.max(sale.state.orders - history.before().orders), "order");
@@ -185,13 +186,14 @@ fn check_answers(history: &History, report: &Report, found: &mut Found) {
 }
 
 /// Whether the states fit themselves and each other, and are of the sale that the run began with.
-fn check_states(history: &History, found: &mut Found) {
+fn check_states(history: &History, sale: &mut Sale) {
+    let (initial_now, found) = (sale.state.initial, &mut sale.found);
     if let Some(url) = history.gone.first() {
         found.add(Kind::Gone, format!("{url} no longer has the sale"));
     }
     let (Some((url, after)), before) = (history.after.first(), history.before()) else { return };
     let is_other = after.sale.zip(before.sale).is_some_and(|(after, before)| after != before);
-    if is_other || after.initial != before.initial || after.orders < before.orders {
+    if is_other || after.initial != initial_now || after.orders < before.orders {
         let what = "another sale was started during the run; run again without other clients";
         found.add(Kind::Restarted, what);
     }

@@ -12,7 +12,7 @@ use super::alerts::{self, Alert, LOCK_LOST, NO_SALE};
 use super::event_log::EventLog;
 use crate::http::stock::StockView;
 use crate::http::{AppState, reply};
-use crate::inventory::{Accepted, InventoryError, Item, SaleState, Stock};
+use crate::inventory::{Entry, InventoryError, Item, SaleState, Stock};
 use crate::sale::metrics::LATENCY_WINDOW;
 use crate::sale::{GuardStatus, Sale};
 
@@ -35,7 +35,7 @@ pub(super) struct Projection {
     /// The name of the sale's ledger.
     ledger: String,
     /// The last entries of the ledger.
-    orders: Vec<Accepted>,
+    orders: Vec<Entry>,
     /// How many orders were accepted, for each poll of the last second.
     accepted: VecDeque<(Instant, u64)>,
     store_alert: Option<Alert>,
@@ -119,7 +119,7 @@ impl Projection {
             let units = reply::grouped(now.initial);
             self.note("sale-started", format!("A sale of {units} units was started."));
         }
-        self.instances.extend(entries.iter().map(|entry| entry.instance.as_str().into()));
+        self.instances.extend(entries.iter().map(|entry| entry.instance().into()));
         (self.stock, self.ledger, self.orders) = (Some(now), ledger, entries);
     }
 

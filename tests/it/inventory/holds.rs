@@ -44,7 +44,7 @@ async fn counts(inventory: &Inventory) -> (i64, i64, u64) {
 }
 
 /// Lets the hold of this order end now: by its record, and by the set of the holds.
-async fn end_hold(raw: &mut Raw, key: &str) {
+pub(super) async fn end_hold(raw: &mut Raw, key: &str) {
     let record: String = raw.run(&format!("HGET orders {key}")).await;
     let mut fields: Vec<&str> = record.split('\t').collect();
     fields[7] = "1000000";

@@ -1,5 +1,6 @@
 //! The inventory, against a real Redis.
 
+mod changes;
 pub(crate) mod cluster;
 mod damage;
 mod durability;

@@ -3,7 +3,9 @@
 //! the same address with an older copy of its data, or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{Inventory, InventoryError, LedgerPosition, NewSale, Replaces, User};
+use flash_sale::inventory::{
+    Entry, Inventory, InventoryError, LedgerPosition, NewSale, Replaces, User,
+};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::wait::eventually;
 use testkit::{PrivateRedis, Proxy, RedisOptions};
@@ -216,8 +218,8 @@ async fn an_accepted_roll_back_is_over() {
     let from = LedgerPosition { of: Some(page.name), ..LedgerPosition::from(2) };
     assert_eq!(operator.ledger(&ITEM, from, 9).await.unwrap().entries, page.entries[2..]);
     let ids: Vec<_> = one.ledger(&ITEM, 0, 9).await.unwrap().entries;
-    let ids: Vec<_> = ids.iter().map(|accepted| accepted.order.as_str()).collect();
-    assert_eq!(ids, ["a", "d", "e"]);
+    let ids = ids.into_iter().filter_map(Entry::order).map(|order| order.order.as_str().to_owned());
+    assert_eq!(ids.collect::<Vec<_>>(), ["a", "d", "e"]);
     restart_with(&mut redis, Some(&older)).await;
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
 

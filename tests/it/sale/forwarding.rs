@@ -8,7 +8,9 @@ use std::time::Duration;
 use etcd_client::Permission;
 use fenced_lock::{EtcdBackend, EtcdUser};
 use flash_sale::config;
-use flash_sale::inventory::{Accepted, Inventory, Item, NewSale, OrderId, Outcome, Replaces};
+use flash_sale::inventory::{
+    Accepted, Entry, Inventory, Item, NewSale, OrderId, Outcome, Replaces,
+};
 use flash_sale::peers::{self, Credentials, Doorkeeper, HttpLink, Peers};
 use flash_sale::sale::metrics::Fates;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
@@ -138,7 +140,8 @@ fn final_orders(fates: &Fates) -> u64 {
 }
 
 async fn ledger(sale: &Sale) -> Vec<Accepted> {
-    sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries
+    let page = sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap();
+    page.entries.into_iter().filter_map(Entry::order).collect()
 }
 
 /// Goal: orders at any instance are carried out by the one that holds the lock, in one tenure, with the instance that each came

@@ -7,7 +7,7 @@ mod sold_out;
 use std::pin::Pin;
 use std::time::Duration;
 
-use flash_sale::inventory::{Accepted, Item, OrderId};
+use flash_sale::inventory::{Accepted, Entry, Item, OrderId};
 use futures_util::FutureExt as _;
 use testkit::wait::eventually;
 
@@ -46,5 +46,6 @@ async fn settle(shop: &Shop) -> Accepted {
 }
 
 async fn ledger(shop: &Shop) -> Vec<Accepted> {
-    shop.sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap().entries
+    let page = shop.sale.inventory().ledger(&Item::DEFAULT, 0, 1000).await.unwrap();
+    page.entries.into_iter().filter_map(Entry::order).collect()
 }
