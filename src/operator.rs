@@ -9,12 +9,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::http::request::Builder;
-use axum::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, Request, Uri, header};
 use clap::{Args, Subcommand};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -44,6 +45,7 @@ const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// Exit status: 0 done; 1 not done: refused, or no instance was reached; 2 wrong use; 3 unknown whether done: repeat the
 /// command with the --sale and --key (of a start: the --id) that it printed, which has no second effect.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every call")]
 pub struct OperatorOptions {
     /// Instance, at its port for operators
     #[arg(long, global = true, env = "FLASH_SALE_SALE_URL", default_value = "http://127.0.0.1:8080", value_parser = address)]
@@ -53,9 +55,9 @@ pub struct OperatorOptions {
     #[arg(long, global = true, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Item [default: the default item]
-    #[arg(long, global = true, env = "FLASH_SALE_SALE_ITEM")]
-    pub item: Option<Item>,
+    /// Item
+    #[arg(long, global = true, env = "FLASH_SALE_SALE_ITEM", default_value_t = Item::DEFAULT)]
+    pub item: Item,
 
     /// Time limit of the call and its repetitions; of the ledger, for each page
     #[arg(long, global = true, env = "FLASH_SALE_SALE_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = duration("100ms", "10m"))]
@@ -124,7 +126,7 @@ pub enum Call {
 }
 
 /// What a sale allows.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct TermFlags {
     /// Most units of an order [default of a start: 1]; 1000000: no limit
     #[arg(long, value_name = "UNITS", value_parser = number::<u32>(1..=Terms::MAX_LIMIT))]
@@ -136,6 +138,7 @@ pub struct TermFlags {
 
     /// How long an order holds its units until it is confirmed, such as 10m
     #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[serde(rename = "hold_seconds")]
     pub hold: Option<u64>,
 
     /// When the sale begins, such as 2026-11-27T08:00:00Z; to change it also: now
@@ -145,6 +148,15 @@ pub struct TermFlags {
     /// When it ends
     #[arg(long, value_name = "TIME", value_parser = when)]
     pub ends_at: Option<String>,
+}
+
+impl TermFlags {
+    /// The body of a call with these fields and another one.
+    fn with(&self, name: &str, value: impl Serialize) -> Value {
+        let mut body = json!(self);
+        body[name] = json!(value);
+        body
+    }
 }
 
 /// The sale and the key of a change.
@@ -174,10 +186,8 @@ fn address(url: &str) -> Result<String, &'static str> {
 /// The id of a sale with a version or a position: nothing that ends a header or a parameter.
 fn reference(text: &str) -> Result<String, &'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.~:".contains(&b);
-    let is_valid = (1..=128).contains(&text.len()) && text.bytes().all(allowed);
-    is_valid
-        .then(|| text.to_owned())
-        .ok_or("an id has letters, digits, dots, - and _; behind it may be `:` and a number")
+    let id = Some(text).filter(|text| !text.is_empty() && text.bytes().all(allowed));
+    id.map(str::to_owned).ok_or("letters, digits, dots, - and _ are allowed, then `:` and a number")
 }
 
 fn seconds(text: &str) -> Result<u64, &'static str> {
@@ -192,58 +202,35 @@ fn when(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-impl TermFlags {
-    /// The body of a call with these fields, without those that are null.
-    fn body(&self, others: Value) -> Value {
-        let Self { per_order, per_user, hold, starts_at, ends_at } = self;
-        let mut body = json!({ "per_order": per_order, "per_user": per_user, "hold_seconds": hold, "starts_at": starts_at,
-            "ends_at": ends_at });
-        if let (Value::Object(body), Value::Object(others)) = (&mut body, others) {
-            body.extend(others);
-            body.retain(|_, value| !value.is_null());
-        }
-        body
-    }
-}
-
-/// What is known of a call that has no good answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// The service refused it.
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Outcome {
+    Done,
     Refused,
-    /// It was not sent.
-    NotSent,
+    /// It was not sent, or it only reads.
+    NoAnswer,
     /// It may have been done.
     Unknown,
 }
 
-/// Why a call has no good answer.
-#[derive(Debug)]
+/// Why a call is not known to be done.
 struct Failure {
-    fate: Fate,
+    outcome: Outcome,
     text: String,
-    /// What the service answered, if that is JSON.
-    problem: Value,
+    /// The service's answer, if it is a JSON object.
+    body: Value,
     retry_after: Option<Duration>,
-    /// The flags with which the command is the same call again; empty if it only reads.
-    again: String,
 }
 
 impl Failure {
-    fn new(fate: Fate, text: impl ToString) -> Self {
-        let (text, again) = (text.to_string(), String::new());
-        Self { fate, text, problem: Value::Null, retry_after: None, again }
+    fn new(outcome: Outcome, text: impl ToString) -> Self {
+        Self { outcome, text: text.to_string(), body: Value::Null, retry_after: None }
     }
 
     fn not_sent(why: impl ToString) -> Self {
-        Self::new(Fate::NotSent, why)
+        Self::new(Outcome::NoAnswer, why)
     }
-}
-
-/// A good answer, and whether the service says that it had done the call before.
-struct Answer {
-    body: Value,
-    is_repeated: bool,
 }
 
 /// Runs the command, and returns its exit status.
@@ -252,164 +239,137 @@ struct Answer {
 /// A sentence that says why the call was not done.
 pub async fn run(options: OperatorOptions) -> Result<ExitCode, BoxError> {
     if let Call::Ledger { csv, sale, after } = &options.call {
-        return options.ledger(*csv, sale.as_ref(), after.clone()).await;
+        options.ledger(*csv, sale.as_ref(), after.clone()).await?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let (body, told) = match options.carry_out().await {
-        Ok((told, body)) => (body, Ok(told)),
-        Err(mut failure) => (std::mem::take(&mut failure.problem), Err(failure)),
+    let (outcome, text, mut body) = match options.carry_out().await {
+        Ok(body) => (Outcome::Done, told(&options.call, &body), body),
+        Err(Failure { outcome, text, body, .. }) => (outcome, text, body),
     };
-    let is_unknown = |failure: &Failure| failure.fate == Fate::Unknown && !failure.again.is_empty();
-    let outcome = match &told {
-        Ok(_) => "done",
-        Err(failure) if is_unknown(failure) => "unknown",
-        Err(Failure { fate: Fate::Refused, .. }) => "refused",
-        Err(_) => "no-answer",
-    };
-    // a failure to print changes nothing of what was done
-    let mut stdout = io::stdout();
+    body["outcome"] = json!(outcome);
     if options.json {
-        let mut body = if body.is_object() { body } else { json!({}) };
-        body["outcome"] = outcome.into();
-        let _ = writeln!(stdout, "{body}");
-    } else if let Ok(told) = &told {
-        let _ = writeln!(stdout, "{told}");
+        // a failure to print changes nothing of what was done
+        let _ = writeln!(io::stdout(), "{body}");
     }
-    match told {
-        Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(Failure { text, again, .. }) if outcome == "unknown" => {
-            say(&format!("flash-sale: it is UNKNOWN whether this was done: {text}"));
-            say(&format!("Ask again: repeat the command with {again}"));
-            Ok(ExitCode::from(UNKNOWN))
+    match outcome {
+        Outcome::Done if options.json => {}
+        Outcome::Done => _ = writeln!(io::stdout(), "{text}"),
+        Outcome::Refused | Outcome::NoAnswer => return Err(text.into()),
+        Outcome::Unknown => {
+            say(&format!("flash-sale: {text}"));
+            return Ok(ExitCode::from(UNKNOWN));
         }
-        Err(failure) => Err(failure.text.into()),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl OperatorOptions {
-    /// What to tell the operator of the call, and the answer.
-    async fn carry_out(&self) -> Result<(String, Value), Failure> {
+    /// Makes the call, and returns the answer.
+    async fn carry_out(&self) -> Result<Value, Failure> {
         match &self.call {
             Call::Start { stock, id, replace, terms } => {
-                let id = id.clone().unwrap_or_else(SaleId::random);
-                let (id, body) = (id.as_str(), terms.body(json!({ "stock": stock })));
-                let again = format!("--id {id}");
-                self.write(Method::PUT, &body, replace.as_deref(), id, again).await
+                let id = id.as_ref().map_or_else(random, |id| id.as_str().to_owned());
+                let body = terms.with("stock", stock);
+                self.write(Method::PUT, body, replace.as_deref(), &id, &format!("--id {id}")).await
             }
-            Call::Change { add, terms, named } => {
-                self.change(named, terms.body(json!({ "add": add }))).await
-            }
+            Call::Change { add, terms, named } => self.change(named, terms.with("add", add)).await,
             Call::Pause(named) => self.change(named, json!({ "paused": true })).await,
             Call::Resume(named) => self.change(named, json!({ "paused": false })).await,
             Call::End(named) => self.change(named, json!({ "ends_at": "now" })).await,
-            Call::Show | Call::Ledger { .. } => self.read().await.map(|sale| (state(&sale), sale)),
+            Call::Show | Call::Ledger { .. } => self.read().await,
         }
     }
 
     /// The running sale.
     async fn read(&self) -> Result<Value, Failure> {
-        let request = self.request(Method::GET, "/stock", None);
-        self.call(request, Bytes::new(), "stock").await.map(|answer| answer.body)
+        let path = format!("/stock?item={}", self.item);
+        self.call(self.request(Method::GET, &path, None), String::new(), "stock").await
     }
 
-    /// Changes the sale that is named, or else the running one, whose name is read first.
-    async fn change(
-        &self,
-        named: &NamedFlags,
-        mut body: Value,
-    ) -> Result<(String, Value), Failure> {
+    /// Changes the sale that is named, or else the running one, whose name is read first: no other one is changed.
+    async fn change(&self, named: &NamedFlags, mut body: Value) -> Result<Value, Failure> {
         let NamedFlags { sale, key, note } = named;
-        let sale = match sale {
-            Some(sale) => sale.clone(),
-            None => {
-                let running = self.read().await?;
-                let id = running["id"].as_str();
-                let no_id = "the running sale has no id by which to change it";
-                reference(id.ok_or_else(|| Failure::not_sent(no_id))?).map_err(Failure::not_sent)?
-            }
-        };
-        let key =
-            key.as_ref().map_or_else(|| random_id().to_string(), |key| key.as_str().to_owned());
-        if let Some(note) = note {
-            body["note"] = note.as_str().into();
+        let mut sale = sale.clone();
+        if sale.is_none() {
+            sale = self.read().await?["id"].as_str().and_then(|id| reference(id).ok());
         }
+        let sale =
+            sale.ok_or_else(|| Failure::not_sent("the running sale has no id to name it"))?;
+        let key = key.as_ref().map_or_else(random, |key| key.as_str().to_owned());
+        body["note"] = json!(note);
         let again = format!("--sale {sale} --key {key}");
-        self.write(Method::PATCH, &body, Some(&sale), &key, again).await
+        self.write(Method::PATCH, body, Some(&sale), &key, &again).await
     }
 
-    /// Sends a call that starts or changes a sale: the one of this name, if there is one.
+    /// Sends a call that starts a sale or changes one, which is `sale` if it has a name. With the flags `again` the command is
+    /// the same call.
     async fn write(
         &self,
         method: Method,
-        body: &Value,
+        mut body: Value,
         sale: Option<&str>,
         key: &str,
-        again: String,
-    ) -> Result<(String, Value), Failure> {
-        let token = self.token().map_err(Failure::not_sent)?;
-        let is_start = method == Method::PUT;
-        let mut request = self.request(method, "/stock", token);
+        again: &str,
+    ) -> Result<Value, Failure> {
+        let token = self.token().map_err(|error| Failure::not_sent(ErrorChain(&*error)))?;
+        let mut request = self.request(method, &format!("/stock?item={}", self.item), token);
         request = request.header("idempotency-key", key).header(header::CONTENT_TYPE, JSON);
         if let Some(sale) = sale {
             request = request.header(header::IF_MATCH, format!("\"{sale}\""));
         }
-        // now, since this command may end before the answer
-        say(&format!("If the answer is lost, repeat the command with {again}"));
-        let done = self.call(request, body.to_string().into(), "stock").await;
-        let Answer { mut body, is_repeated } =
-            done.map_err(|failure| Failure { again, ..failure })?;
-        let entry = &body["entry"];
-        let done = match (is_start, is_repeated) {
-            (true, false) => "Started.".to_owned(),
-            (true, true) => "It was started before. This was its state at the start:".to_owned(),
-            (false, false) => format!("Done: {}.", changed(entry)),
-            (false, true) => {
-                format!("It was done at {}: {}.", text(&entry["time"]), changed(entry))
-            }
-        };
-        let told = format!("{done}\n{}", state(&body));
-        body["key"] = key.into();
-        Ok((told, body))
+        if let Some(fields) = body.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+        // first, since this command may end before the answer
+        say(&format!("To repeat this call, add {again}"));
+        let mut done = self.call(request, body.to_string(), "stock").await;
+        if let Err(Failure { outcome: Outcome::Unknown, text, .. }) = &mut done {
+            *text = format!("UNKNOWN whether this was done: {text}. Ask again: add {again}");
+        }
+        match &mut done {
+            Ok(body) | Err(Failure { body, .. }) => body["key"] = key.into(),
+        }
+        done
     }
 
-    /// Prints the rest of a ledger, page by page.
+    /// Prints the rest of a ledger. Only one page is in memory.
     async fn ledger(
         &self,
         csv: bool,
         sale: Option<&SaleId>,
         after: Option<String>,
-    ) -> Result<ExitCode, BoxError> {
-        let token = self.token()?;
+    ) -> Result<(), BoxError> {
+        let (token, mut out) = (self.token()?, BufWriter::new(io::stdout()));
+        let sale = sale.map(|id| format!("&sale={}", id.as_str())).unwrap_or_default();
+        let path = format!("/orders?item={}&limit={}{sale}", self.item, Inventory::MAX_PAGE);
         let mut after = after.unwrap_or("0".to_owned());
-        let mut out = BufWriter::new(io::stdout());
         if csv {
-            writeln!(out, "{},more", COLUMNS.join(","))?;
+            writeln!(out, "{},more", COLUMNS)?;
         }
         loop {
-            let sale = sale.map(|id| format!("&sale={}", id.as_str())).unwrap_or_default();
-            let path = format!("/orders?limit={}&after={after}{sale}", Inventory::MAX_PAGE);
-            let page = self
-                .call(self.request(Method::GET, &path, token.clone()), Bytes::new(), "orders")
-                .await;
-            let Answer { mut body, .. } = page.map_err(|Failure { text, .. }| {
-                format!("{text} (the ledger was read to {after})")
+            let request =
+                self.request(Method::GET, &format!("{path}&after={after}"), token.clone());
+            let page = self.call(request, String::new(), "orders").await;
+            let page = page.map_err(|Failure { text, .. }| {
+                format!("{text}. This is the ledger before --after {after}")
             })?;
-            for entry in body["orders"].as_array_mut().into_iter().flatten() {
-                match (csv, self.json) {
-                    (true, _) => writeln!(out, "{}", row(entry)),
-                    (_, true) => writeln!(out, "{entry}"),
-                    _ => writeln!(out, "{}", line(entry)),
-                }?;
+            for entry in page["orders"].as_array().into_iter().flatten() {
+                let line = match (csv, self.json) {
+                    (true, _) => row(entry),
+                    (_, true) => entry.to_string(),
+                    _ => line(entry),
+                };
+                writeln!(out, "{line}")?;
             }
             out.flush()?;
-            let (last, goes_on) = (text(&body["cursor"]), !body["next"].is_null());
-            let goes_on = goes_on && last != after;
-            after = reference(&last)?;
-            if !goes_on {
-                break;
+            let cursor = reference(page["cursor"].as_str().unwrap_or_default())?;
+            let is_last = page["next"].is_null() || cursor == after;
+            after = cursor;
+            if is_last {
+                say(&format!("To read on, add --after {after}"));
+                return Ok(());
             }
         }
-        say(&format!("To read on, add --after {after}"));
-        Ok(ExitCode::SUCCESS)
     }
 
     /// The header with the token, if there is one.
@@ -417,45 +377,35 @@ impl OperatorOptions {
         let Some(path) = &self.token_file else { return Ok(None) };
         let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
         let tokens = SecretSource::File(path.clone()).read_tokens().map_err(unusable)?;
-        let [token, ..] = &*tokens else { return Ok(None) };
-        let token = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-        let mut token = token.map_err(|_| "the token has characters that no header has")?;
-        token.set_sensitive(true);
-        Ok(Some(token))
+        let header = tokens.first().map(|token| format!("Bearer {}", token.expose()).try_into());
+        Ok(header.transpose().map_err(|_| "the token has characters that a header cannot have")?)
     }
 
     fn request(&self, method: Method, path: &str, token: Option<HeaderValue>) -> Builder {
-        let item = self.item.clone().unwrap_or_default();
-        let separator = if path.contains('?') { '&' } else { '?' };
-        let request =
-            Request::builder().method(method).uri(format!("{path}{separator}item={item}"));
-        let request = request.header(header::HOST, &self.url).header(header::ACCEPT, JSON);
-        token
-            .into_iter()
-            .fold(request, |request, token| request.header(header::AUTHORIZATION, token))
+        let request = Request::builder().method(method).uri(path).header(header::ACCEPT, JSON);
+        let request = request.header(header::HOST, &self.url);
+        let with_token = |request: Builder, token| request.header(header::AUTHORIZATION, token);
+        token.into_iter().fold(request, with_token)
     }
 
-    /// Sends a call, and sends it again if that is safe and can help. `member`: what each good answer has.
-    async fn call(&self, request: Builder, body: Bytes, member: &str) -> Result<Answer, Failure> {
-        let request = request.body(Full::new(body)).map_err(Failure::not_sent)?;
+    /// Sends a call, and sends it again if that is safe and can help. Each good answer has this member.
+    async fn call(&self, request: Builder, body: String, member: &str) -> Result<Value, Failure> {
+        let request = request.body(Full::from(body)).map_err(Failure::not_sent)?;
         let until = Instant::now() + self.timeout;
         let mut is_unknown = false;
         loop {
-            // half the time, so that there is time for another attempt
-            let attempt_until = until.min(Instant::now() + self.timeout / 2);
-            let mut failure = match self.attempt(request.clone(), attempt_until, member).await {
-                Ok(answer) => return Ok(answer),
+            // half of the time, so that there is time for another attempt
+            let late = until.min(Instant::now() + self.timeout / 2);
+            let mut failure = match self.attempt(request.clone(), late, member).await {
                 Err(failure) => failure,
+                answer => return answer,
             };
-            // an attempt without an answer may still arrive
-            is_unknown |= failure.fate == Fate::Unknown;
-            let again =
-                failure.retry_after.is_some() || is_unknown && failure.fate != Fate::Refused;
+            is_unknown |= failure.outcome == Outcome::Unknown;
+            let is_silent = is_unknown && failure.outcome != Outcome::Refused;
             let resume = Instant::now() + failure.retry_after.unwrap_or(PAUSE);
-            if !again || resume >= until {
-                if is_unknown {
-                    failure.fate = Fate::Unknown;
-                }
+            if resume >= until || !is_silent && failure.retry_after.is_none() {
+                // an attempt without an answer may still arrive
+                failure.outcome = if is_unknown { Outcome::Unknown } else { failure.outcome };
                 return Err(failure);
             }
             sleep_until(resume).await;
@@ -467,128 +417,114 @@ impl OperatorOptions {
         request: Request<Full<Bytes>>,
         until: Instant,
         member: &str,
-    ) -> Result<Answer, Failure> {
-        let url = &self.url;
+    ) -> Result<Value, Failure> {
+        let (url, reads) = (&self.url, request.method() == Method::GET);
+        let unknown = if reads { Outcome::NoAnswer } else { Outcome::Unknown };
         let connect = async {
             let stream = TcpStream::connect(&**url).await?;
-            Ok::<_, BoxError>(http1::handshake(TokioIo::new(stream)).await?)
+            Ok(http1::handshake(TokioIo::new(stream)).await?)
         };
         let connected = timeout_at(until, connect).await.map_err(BoxError::from).flatten();
-        let (mut sender, connection) = connected.map_err(|error| {
-            Failure::not_sent(format!("cannot reach {url}: {}", ErrorChain(&*error)))
-        })?;
+        let unreachable = |error: BoxError| format!("cannot reach {url}: {}", ErrorChain(&*error));
+        let (mut sender, connection) =
+            connected.map_err(|error| Failure::not_sent(unreachable(error)))?;
         spawn(connection);
         let answer = async {
             let (head, body) = sender.send_request(request).await?.into_parts();
-            Ok::<_, BoxError>((head, Limited::new(body, MOST_BYTES).collect().await?.to_bytes()))
+            Ok((head, Limited::new(body, MOST_BYTES).collect().await?.to_bytes()))
         };
         let answered = timeout_at(until, answer).await.map_err(BoxError::from).flatten();
-        let (head, body) = answered.map_err(|error| {
-            Failure::new(Fate::Unknown, format!("no answer from {url}: {}", ErrorChain(&*error)))
-        })?;
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let lost = |error: BoxError| format!("no answer from {url}: {}", ErrorChain(&*error));
+        let (head, body) = answered.map_err(|error| Failure::new(unknown, lost(error)))?;
+        let body = serde_json::from_slice(&body).ok().filter(Value::is_object);
+        let mut body: Value = body.unwrap_or_default();
         if head.status.is_success() && !body[member].is_null() {
-            let is_repeated = head.headers.contains_key("idempotency-replayed");
-            return Ok(Answer { body, is_repeated });
+            if head.headers.contains_key("idempotency-replayed") {
+                body["repeated"] = true.into();
+            }
+            return Ok(body);
         }
-        let seconds =
-            head.headers.get(header::RETRY_AFTER).and_then(|it| it.to_str().ok()?.parse().ok());
-        let mut failure = refusal(url, head.status, body);
-        failure.retry_after = seconds.map(Duration::from_secs);
+        let of = |name: &str| text(&body[name]);
+        let (kind, sale) = (of("type"), of("sale"));
+        let status = head.status.as_u16();
+        let advice = match (status, &*kind) {
+            (_, "") => "is it the port of an instance?",
+            (401 | 403, _) => "is --token-file missing or wrong?",
+            (405, _) | (_, "not-found") => "is it the port for buyers, or an older instance?",
+            (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
+            _ => "",
+        };
+        // 503 promises that nothing was done, and damage is found before anything is written
+        let (outcome, does) = match (status, &*kind) {
+            (503, _) | (500, "damaged") | (300..=499, _) => (Outcome::Refused, "refuses"),
+            _ => (unknown, "answers"),
+        };
+        let mut said =
+            vec![format!("{url} {does}: {status}"), of("title"), of("detail"), advice.to_owned()];
+        said.retain(|part| !part.is_empty());
+        let mut failure = Failure::new(outcome, said.join("; "));
+        let after = head.headers.get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
+        let seconds = after.and_then(|after| after.parse::<u32>().ok());
+        failure.retry_after = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        failure.body = body;
         Err(failure)
     }
 }
 
-/// What an answer means that is not the one that was asked for.
-fn refusal(url: &str, status: StatusCode, problem: Value) -> Failure {
-    let of = |name: &str| text(&problem[name]);
-    let (kind, sale) = (of("type"), of("sale"));
-    let fate = match (status.as_u16(), &*kind) {
-        (503, _) | (500, "damaged") => Fate::Refused,
-        (200..=299 | 500.., _) => Fate::Unknown,
-        _ => Fate::Refused,
-    };
-    let advice = match (status.as_u16(), &*kind) {
-        (_, "") => "is it the port of an instance?".to_owned(),
-        (401 | 403, _) => "is --token-file missing or wrong?".to_owned(),
-        (405, _) | (_, "not-found") => {
-            "is it the port for buyers, or an instance of an earlier build?".to_owned()
-        }
-        (428, _) if !sale.is_empty() => format!("to replace that sale, add --replace {sale}"),
-        _ => String::new(),
-    };
-    let said = if kind.is_empty() {
-        status.to_string()
-    } else {
-        format!("{}: {}", of("title"), of("detail"))
-    };
-    let does = if fate == Fate::Refused { "refuses" } else { "answers" };
-    let text = format!("{url} {does}: {said} {advice}").trim_end().to_owned();
-    Failure { problem, ..Failure::new(fate, text) }
+fn random() -> String {
+    random_id().to_string()
 }
 
-/// A value for the terminal: no character of it moves the cursor or changes how others are shown.
+/// A value for people: no character of it moves the cursor or changes how others are shown.
 fn text(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         value => value.to_string(),
     };
-    text.chars().map(|c| if is_invisible(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.replace(is_invisible, "\u{fffd}")
 }
 
-/// The state of a sale, in lines.
-fn state(sale: &Value) -> String {
+/// What was done, and the state of the sale.
+fn told(call: &Call, sale: &Value) -> String {
     let of = |name: &str| text(&sale[name]);
-    // unknown while an instance of an earlier build sells
-    let units = |name: &str| sale["units"][name].as_i64().map_or("?".to_owned(), |n| n.to_string());
-    let mut lines = vec![
-        format!("sale    {} of item {}, version {}", of("id"), of("item"), of("version")),
-        format!("state   {}", of("state")),
-        format!(
-            "units   {} left, {} held, {} confirmed, of {}",
-            of("stock"),
-            units("held"),
-            units("confirmed"),
-            of("initial")
-        ),
-        format!("orders  {}, {} of them held", of("orders"), of("held")),
-    ];
-    for (name, before, after) in [
-        ("starts_at", "starts  ", ""),
-        ("ends_at", "ends    ", ""),
-        ("per_order", "limit   ", " units an order"),
-        ("per_user", "limit   ", " units a user"),
-        ("hold_seconds", "holds   ", " seconds"),
-    ] {
+    // not known while an instance of an earlier build sells
+    let units = |name| Some(text(&sale["units"][name])).filter(|n| !n.is_empty());
+    let units = |name| units(name).unwrap_or("?".to_owned());
+    let (entry, is_repeated) = (&sale["entry"], sale["repeated"] == true);
+    let done = match (call, is_repeated) {
+        (Call::Start { .. }, false) => "Started.\n".to_owned(),
+        (Call::Start { .. }, true) => "Started before. Its state at the start:\n".to_owned(),
+        (_, false) if entry.is_null() => String::new(),
+        (_, false) => format!("Done: {}.\n", changed(entry)),
+        (_, true) => format!("Done before, at {}: {}.\n", text(&entry["time"]), changed(entry)),
+    };
+    let [id, item, version] = ["id", "item", "version"].map(of);
+    let [left, all, orders] = ["stock", "initial", "orders"].map(of);
+    let [held, confirmed] = ["held", "confirmed"].map(units);
+    let mut lines = format!(
+        "{done}sale {id} of item {item}, version {version}: {}\n{left} units left, {held} held, {confirmed} confirmed, of \
+         {all}, in {orders} orders",
+        of("state")
+    );
+    for name in ["starts_at", "ends_at", "per_order", "per_user", "hold_seconds"] {
         if !sale[name].is_null() {
-            lines.push(format!("{before}{}{after}", of(name)));
+            lines += &format!("\n{}: {}", name.replace('_', " "), of(name));
         }
     }
     if sale["balanced"] == false {
-        lines.push("WRONG   stock and lucky do not add up to initial".to_owned());
+        lines += "\nWRONG   the units left and sold are not those of the sale";
     }
-    lines.join("\n")
+    lines
 }
 
-/// What an entry changed of its sale, in words.
+/// What an entry changed of its sale.
 fn changed(entry: &Value) -> String {
-    let changes = entry["change"].as_object().into_iter().flatten().map(|(name, value)| {
-        let value = text(value);
-        match (&**name, value.strip_prefix('-')) {
-            ("add", Some(units)) => format!("{units} units withdrawn"),
-            ("add", None) => format!("{value} units added"),
-            ("paused", _) => (if value == "true" { "paused" } else { "resumed" }).to_owned(),
-            ("starts_at", _) => format!("starts {value}"),
-            ("ends_at", _) => format!("ends {value}"),
-            ("per_order", _) => format!("at most {value} units an order"),
-            ("per_user", _) => format!("at most {value} units a user"),
-            ("hold_seconds", _) => format!("holds of {value} seconds"),
-            _ => format!("{name} {value}"),
-        }
-    });
-    let note = Some(text(&entry["note"])).filter(|note| !note.is_empty());
-    changes.chain(note.map(|note| format!("\"{note}\""))).collect::<Vec<_>>().join(", ")
+    let changes = entry["change"].as_object().into_iter().flatten();
+    let changes =
+        changes.map(|(name, value)| format!("{} {}", name.replace('_', " "), text(value)));
+    let note = entry["note"].as_str().map(|note| format!("note \"{}\"", text(&note.into())));
+    changes.chain(note).collect::<Vec<_>>().join(", ")
 }
 
 /// An entry of the ledger for people.
@@ -596,41 +532,23 @@ fn line(entry: &Value) -> String {
     let of = |name: &str| text(&entry[name]);
     let what = match (&entry["change"], &*of("user")) {
         (Value::Object(_), _) => changed(entry),
-        (_, "") => format!("{} units, order {}", of("quantity"), of("order")),
-        (_, user) => format!("{} units, order {} of {user}", of("quantity"), of("order")),
+        (_, user) => format!("{} units, order {} {user}", of("quantity"), of("order")),
     };
     let (position, time, event, left) = (of("position"), of("time"), of("event"), of("remaining"));
     format!("{position:>7}  {time}  {event:<9}  {what}; {left} left, by {}", of("instance"))
 }
 
 /// The columns in CSV. What else an entry has is in one more column, as JSON.
-const COLUMNS: [&str; 12] = [
-    "sale",
-    "position",
-    "time",
-    "event",
-    "order",
-    "user",
-    "quantity",
-    "remaining",
-    "instance",
-    "holder",
-    "token",
-    "hold_until",
-];
+const COLUMNS: &str =
+    "sale,position,time,event,order,user,quantity,remaining,instance,holder,token,hold_until";
 
 /// An entry of the ledger as a line of CSV (RFC 4180).
-fn row(entry: &mut Value) -> String {
-    let mut cells = COLUMNS.map(|name| cell(&entry[name].take())).to_vec();
-    let others = entry.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    let others: serde_json::Map<_, _> =
-        others.map(|(name, value)| (name.clone(), value.clone())).collect();
-    cells.push(if others.is_empty() {
-        String::new()
-    } else {
-        cell(&Value::from(Value::Object(others).to_string()))
-    });
-    cells.join(",")
+fn row(entry: &Value) -> String {
+    let mut others = entry.as_object().cloned().unwrap_or_default();
+    let cells = COLUMNS.split(',').map(|name| cell(&others.remove(name).unwrap_or_default()));
+    let cells = cells.collect::<Vec<_>>().join(",");
+    let others = if others.is_empty() { Value::Null } else { json!(json!(others).to_string()) };
+    format!("{cells},{}", cell(&others))
 }
 
 /// A value as a cell of CSV. Spreadsheets take a text that begins with one of these characters for a formula, so a `'` is put
@@ -642,4 +560,37 @@ fn cell(value: &Value) -> String {
     let mark = if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) { "'" } else { "" };
     let is_plain = mark.is_empty() && !text.contains([',', ';', '"', '\'', '\n', '\r', '\t']);
     if is_plain { text.clone() } else { format!("\"{mark}{}\"", text.replace('"', "\"\"")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no text of a client is a formula in a spreadsheet, or ends its cell; numbers stay numbers, and no field is lost.
+    #[test]
+    fn cells_hold_text_only() {
+        for (value, expected) in [
+            (json!("ann"), "ann"),
+            (json!(-5), "-5"),
+            (json!(null), ""),
+            (json!("=1+1"), "\"'=1+1\""),
+            (json!("+1"), "\"'+1\""),
+            (json!("-1"), "\"'-1\""),
+            (json!("@SUM(A1)"), "\"'@SUM(A1)\""),
+            (json!("\t=1"), "\"'\t=1\""),
+            (json!("\r=1"), "\"'\r=1\""),
+            (json!("a\",=1"), "\"a\"\",=1\""),
+            (json!("a;=1"), "\"a;=1\""),
+            (json!("a\n=1"), "\"a\n=1\""),
+        ] {
+            assert_eq!(cell(&value), expected, "{value}");
+        }
+        let entry = json!({ "sale": "tea-1", "position": 3, "event": "changed", "change": { "add": -5 }, "note": "=1" });
+        let others = r#"{""change"":{""add"":-5},""note"":""=1""}"#;
+        assert_eq!(row(&entry), format!("tea-1,3,,changed,,,,,,,,,\"{others}\""));
+        assert_eq!(
+            changed(&json!({ "change": { "ends_at": "now" }, "note": "a\u{202e}b" })),
+            "ends at now, note \"a\u{fffd}b\""
+        );
+    }
 }
