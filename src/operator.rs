@@ -83,7 +83,7 @@ pub enum Call {
         /// Id of the sale: the same start again changes nothing [default: a random one, which is printed]
         #[arg(long, visible_alias = "key")]
         id: Option<SaleId>,
-        /// Running sale to replace, or this version of it; without this, a sale with orders or an id is not replaced
+        /// Running sale to replace, or this version of it; without this, only a sale without orders is replaced
         #[arg(long, value_name = "ID[:VERSION]", value_parser = reference)]
         replace: Option<String>,
         /// What it allows
@@ -321,7 +321,7 @@ impl OperatorOptions {
             fields.retain(|_, value| !value.is_null());
         }
         // first, since this command may end before the answer
-        say(&format!("To repeat this call, add {again}"));
+        say(&format!("To repeat this very call, add {again}"));
         let mut done = self.call(request, body.to_string(), "stock").await;
         if let Err(Failure { outcome: Outcome::Unknown, text, .. }) = &mut done {
             *text = format!("UNKNOWN whether this was done: {text}. Ask again: add {again}");
@@ -404,8 +404,11 @@ impl OperatorOptions {
             let is_silent = is_unknown && failure.outcome != Outcome::Refused;
             let resume = Instant::now() + failure.retry_after.unwrap_or(PAUSE);
             if resume >= until || !is_silent && failure.retry_after.is_none() {
-                // an attempt without an answer may still arrive
-                failure.outcome = if is_unknown { Outcome::Unknown } else { failure.outcome };
+                if is_unknown && failure.outcome != Outcome::Unknown {
+                    // that attempt may be done, or may still arrive
+                    failure.outcome = Outcome::Unknown;
+                    failure.text = format!("an attempt got no answer, and then {}", failure.text);
+                }
                 return Err(failure);
             }
             sleep_until(resume).await;

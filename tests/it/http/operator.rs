@@ -13,13 +13,15 @@ use crate::shop::{Shop, ShopOptions};
 /// Goal: an operator runs a sale from a shell. A lost answer is asked for again under the same key; where that does not help, the
 /// exit status and the words say that it is unknown, and a repetition by hand changes nothing twice. What was refused, and who was not
 /// reached, is told apart. No output has the token.
-/// Method: the program, and an instance behind a proxy that loses answers, before Redis behind one that holds them.
+/// Method: the program; an instance behind a proxy that loses answers; and one that waits for a replica that is not there, so that
+/// it answers 504.
 #[tokio::test]
 async fn a_sale_is_run_from_a_shell() {
-    let wait_timeout = Duration::from_millis(300);
-    let beside = Shop::empty(ShopOptions { wait_timeout, ..ShopOptions::default() }).await;
-    let (shop, redis) = beside.behind_proxy("8090").await;
+    let shop = Shop::empty(ShopOptions::default()).await;
     let server = Running::start(shop.router.clone(), OPTIONS);
+    let wait_timeout = Duration::from_secs(1);
+    let doubtful = shop.with(ShopOptions { replicas: 1, wait_timeout, ..ShopOptions::default() });
+    let doubtful = Running::start(doubtful.router.clone(), OPTIONS);
     let line = Proxy::to(server.address.port()).await.unwrap();
     let [token, wrong] = ["s3cret", "wr0ng"].map(|token| {
         let file = NamedTempFile::new().unwrap();
@@ -49,11 +51,11 @@ async fn a_sale_is_run_from_a_shell() {
     sale(&format!("{start} --token-file {wrong}"), 1, &["401", "is --token-file"]).await;
     sale(start, 0, &["Started.", "sale tea-1 of item default", "10 units left"]).await;
     sale(start, 0, &["Started before."]).await;
-    sale("start --stock 5", 1, &["refuses: 428", "add --replace tea-1"]).await;
     sale("start --stock 5 --hold 500ms", 2, &["whole seconds"]).await;
     sale("pause --key p-1", 2, &["--sale"]).await;
     let order = "POST /stock/reduce?user==1";
-    beside.call_with(order, &[("idempotency-key", "a-1")], "").await.json(200);
+    shop.call_with(order, &[("idempotency-key", "a-1")], "").await.json(200);
+    sale("start --stock 5", 1, &["refuses: 428", "add --replace tea-1"]).await;
 
     // the answer to the question for the sale arrives, and that to the change is lost
     line.lose_after(Direction::ToClient, 1);
@@ -61,10 +63,9 @@ async fn a_sale_is_run_from_a_shell() {
     sale("change --add 5 --note more", 0, &done).await;
     assert!(line.has_lost());
 
-    redis.hold(Direction::ToClient);
-    let pause = "pause --sale tea-1 --key p-1 --timeout 1s";
-    sale(pause, 3, &["UNKNOWN", "Ask again: add --sale tea-1 --key p-1"]).await;
-    redis.release();
+    let pause = "pause --sale tea-1 --key p-1";
+    let at_doubtful = format!("{pause} --timeout 3s --url http://{}", doubtful.address);
+    sale(&at_doubtful, 3, &["UNKNOWN", "Ask again: add --sale tea-1 --key p-1"]).await;
     sale(pause, 0, &["Done before, at ", "paused true", "version 2: paused"]).await;
 
     sale("resume --sale tea-1:1", 1, &["refuses: 412"]).await;
