@@ -224,11 +224,11 @@ struct Failure {
 }
 
 impl Failure {
-    fn new(outcome: Outcome, text: impl ToString) -> Self {
-        Self { outcome, text: text.to_string(), body: Value::Null, retry_after: None }
+    fn new(outcome: Outcome, text: impl Into<String>) -> Self {
+        Self { outcome, text: text.into(), body: Value::Null, retry_after: None }
     }
 
-    fn not_sent(why: impl ToString) -> Self {
+    fn not_sent(why: impl Into<String>) -> Self {
         Self::new(Outcome::NoAnswer, why)
     }
 }
@@ -311,7 +311,8 @@ impl OperatorOptions {
         key: &str,
         again: &str,
     ) -> Result<Value, Failure> {
-        let token = self.token().map_err(|error| Failure::not_sent(ErrorChain(&*error)))?;
+        let token =
+            self.token().map_err(|error| Failure::not_sent(ErrorChain(&*error).to_string()))?;
         let mut request = self.request(method, &format!("/stock?item={}", self.item), token);
         request = request.header("idempotency-key", key).header(header::CONTENT_TYPE, JSON);
         if let Some(sale) = sale {
@@ -344,7 +345,7 @@ impl OperatorOptions {
         let path = format!("/orders?item={}&limit={}{sale}", self.item, Inventory::MAX_PAGE);
         let mut after = after.unwrap_or("0".to_owned());
         if csv {
-            writeln!(out, "{},more", COLUMNS)?;
+            writeln!(out, "{COLUMNS},more")?;
         }
         loop {
             let request =
@@ -390,7 +391,8 @@ impl OperatorOptions {
 
     /// Sends a call, and sends it again if that is safe and can help. Each good answer has this member.
     async fn call(&self, request: Builder, body: String, member: &str) -> Result<Value, Failure> {
-        let request = request.body(Full::from(body)).map_err(Failure::not_sent)?;
+        let request =
+            request.body(Full::from(body)).map_err(|error| Failure::not_sent(error.to_string()))?;
         let until = Instant::now() + self.timeout;
         let mut is_unknown = false;
         loop {
@@ -459,7 +461,7 @@ impl OperatorOptions {
         };
         // 503 promises that nothing was done, and damage is found before anything is written
         let (outcome, does) = match (status, &*kind) {
-            (503, _) | (500, "damaged") | (300..=499, _) => (Outcome::Refused, "refuses"),
+            (503 | 300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
             _ => (unknown, "answers"),
         };
         let mut said =
@@ -505,20 +507,20 @@ fn told(call: &Call, sale: &Value) -> String {
     let [id, item, version] = ["id", "item", "version"].map(of);
     let [left, all, orders] = ["stock", "initial", "orders"].map(of);
     let [held, confirmed] = ["held", "confirmed"].map(units);
-    let mut lines = format!(
+    let mut lines = vec![format!(
         "{done}sale {id} of item {item}, version {version}: {}\n{left} units left, {held} held, {confirmed} confirmed, of \
          {all}, in {orders} orders",
         of("state")
-    );
+    )];
     for name in ["starts_at", "ends_at", "per_order", "per_user", "hold_seconds"] {
         if !sale[name].is_null() {
-            lines += &format!("\n{}: {}", name.replace('_', " "), of(name));
+            lines.push(format!("{}: {}", name.replace('_', " "), of(name)));
         }
     }
     if sale["balanced"] == false {
-        lines += "\nWRONG   the units left and sold are not those of the sale";
+        lines.push("WRONG: the units left and sold are not those of the sale".to_owned());
     }
-    lines
+    lines.join("\n")
 }
 
 /// What an entry changed of its sale.
