@@ -17,6 +17,7 @@
 //! - [`serve`]: the `serve` command: connect, run, stop. [`config`] has its flags.
 //! - [`recover`]: the `recover` command, for an operator after etcd or Redis was replaced or restored.
 //! - [`health`]: the `health` command, for containers.
+//! - [`operator`]: the `sale` command, an operator's calls from a shell.
 //! - [`error_chain`], [`logging`], [`safeguard`], [`secret`]: small modules that several of these use.
 //!
 //! Around it, in separate packages: `loadtest`, which uses only HTTP; `demo`; and `lab`, with the bench, the arena and the fault
@@ -39,6 +40,7 @@ pub mod health;
 pub mod http;
 pub mod inventory;
 pub mod logging;
+pub mod operator;
 pub mod peers;
 mod process;
 pub mod recover;

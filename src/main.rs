@@ -10,6 +10,7 @@ use flash_sale::config::{Config, unknown_variables};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
+use flash_sale::operator::{self, OperatorOptions};
 use flash_sale::recover::{self, RecoverOptions};
 use flash_sale::sale::BoxError;
 use flash_sale::serve;
@@ -30,6 +31,7 @@ enum Command {
     /// Run one instance of the service until SIGTERM or Ctrl-C
     Serve(Box<Config>),
     Recover(Box<RecoverOptions>),
+    Sale(Box<OperatorOptions>),
     /// Check an instance: exit status 0 if it is healthy, 1 with a reason if not
     Health(HealthOptions),
     /// Print the completions for a shell
@@ -37,10 +39,10 @@ enum Command {
     Completions {
         shell: clap_complete::Shell,
     },
-    /// Print the page for man of the program, or of one of its commands
+    /// Print the page for man of the program, or of one of its commands, such as `sale start`
     #[cfg(feature = "manual")]
     Man {
-        command: Option<String>,
+        command: Vec<String>,
     },
 }
 
@@ -74,6 +76,7 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
     match command {
         Command::Serve(config) => serve::serve(*config).await?,
         Command::Recover(options) => return recover::run(*options).await,
+        Command::Sale(options) => return operator::run(*options).await,
         Command::Health(options) => health::check(&options).await?,
         #[cfg(feature = "manual")]
         Command::Completions { shell } => {
@@ -84,11 +87,12 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
             io::stdout().write_all(script.as_bytes())?;
         }
         #[cfg(feature = "manual")]
-        Command::Man { command: name } => {
+        Command::Man { command: names } => {
             let mut program = Arguments::command();
             // gives the commands their full names
             program.build();
-            let command = name.map_or(Some(&program), |name| program.find_subcommand(name));
+            let mut names = names.iter();
+            let command = names.try_fold(&program, |command, name| command.find_subcommand(name));
             let command = command.ok_or("there is no such command: see flash-sale --help")?;
             clap_mangen::Man::new(command.clone()).render(&mut io::stdout())?;
         }

@@ -25,13 +25,16 @@ async fn it_has_completions_and_a_manual() {
     let (status, script) = run(&["completions", "bash"]).await;
     assert_eq!(status, Some(0), "{script}");
     let complete = "COMP_WORDS=(flash-sale serve --lock-t); COMP_CWORD=2
-        _flash__sale flash-sale --lock-t serve; echo ${COMPREPLY[*]}";
+        _flash__sale flash-sale --lock-t serve; echo ${COMPREPLY[*]}
+        COMP_WORDS=(flash-sale sale change --ad); COMP_CWORD=3
+        _flash__sale flash-sale --ad change; echo ${COMPREPLY[*]}";
     let mut bash = Command::new("bash");
     let completed = bash.args(["-c", &format!("{script}\n{complete}")]).output().await.unwrap();
-    assert_eq!(String::from_utf8(completed.stdout).unwrap(), "--lock-ttl\n");
+    assert_eq!(String::from_utf8(completed.stdout).unwrap(), "--lock-ttl\n--add\n");
     for (arguments, title, text) in [
         (&["man"][..], ".TH flash-sale 1", "recover"),
         (&["man", "serve"], ".TH flash-sale-serve 1", "FLASH_SALE_LOCK_TTL"),
+        (&["man", "sale", "change"], ".TH flash-sale-sale-change 1", "FLASH_SALE_SALE_URL"),
     ] {
         let (status, page) = run(arguments).await;
         assert_eq!(status, Some(0), "{page}");

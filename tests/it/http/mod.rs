@@ -9,6 +9,7 @@ mod instance;
 mod limits;
 mod metrics;
 mod openapi;
+mod operator;
 mod outages;
 mod overload;
 mod page;
