@@ -4,6 +4,7 @@ mod access;
 mod buyers;
 mod cluster;
 mod events;
+mod example_shop;
 mod instance;
 mod limits;
 mod metrics;
