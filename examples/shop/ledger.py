@@ -3,7 +3,7 @@
 
 python3 examples/shop/ledger.py copies what there is, and compares the copy with the sale. The shop does it all the time.
 """
-import argparse, collections, json, random, sqlite3, sys, threading, time, urllib.error, urllib.parse, urllib.request
+import argparse, collections, json, random, sqlite3, sys, threading, time, urllib.parse, urllib.request
 from contextlib import contextmanager
 
 SCHEMA = """
@@ -13,8 +13,9 @@ CREATE TABLE IF NOT EXISTS cursor(sale TEXT PRIMARY KEY, after TEXT, is_over INT
 """
 FIELDS = ("sale", "position", "event", "order", "user", "quantity", "hold_until")
 Answer = collections.namedtuple("Answer", "status body type retry_after")
-# calls stay between these programs, whatever proxy the environment names
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+OPENER = urllib.request.OpenerDirector()  # without proxies and redirects; each status is an answer
+OPENER.add_handler(urllib.request.HTTPHandler())
+OPENER.add_handler(urllib.request.HTTPSHandler())
 
 
 class Database:
@@ -38,14 +39,9 @@ class Database:
 
     @contextmanager
     def transaction(self):
-        connection = self.connection()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self.connection() as connection:  # ends in a commit, or after an exception in a roll-back
+            connection.execute("BEGIN IMMEDIATE")
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
 
 
 def call(method, url, body=None, headers={}, timeout=15):
@@ -53,11 +49,7 @@ def call(method, url, body=None, headers={}, timeout=15):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, dict(headers), method=method)
     try:
-        try:
-            reply = OPENER.open(request, timeout=timeout)
-        except urllib.error.HTTPError as refusal:
-            reply = refusal
-        with reply:
+        with OPENER.open(request, timeout=timeout) as reply:
             text, status, after = reply.read(), reply.status, reply.headers.get("Retry-After", "")
     except Exception:  # refused, broken off, too late, or no HTTP
         return Answer(0, {}, "", None)

@@ -31,8 +31,8 @@ class Provider(Database):
         # mixed: the authorisation comes behind what follows it
         is_late = payment["delivery"] == "late" or payment["delivery"] == "mixed" and kind == "authorised"
         copies = {"twice": 2, "never": 0}.get(payment["delivery"], 1)
-        event = ("evt_" + secrets.token_hex(8), id, kind, amount, time.time() + LATE_SECONDS * is_late, copies)
-        t.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", event)
+        t.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+                  ("evt_" + secrets.token_hex(8), id, kind, amount, time.time() + LATE_SECONDS * is_late, copies))
 
     def view(self, id):
         payment = self.one("SELECT id, order_id AS 'order', status FROM payments WHERE id = ?", id)
@@ -90,14 +90,12 @@ class Provider(Database):
                 t.execute("UPDATE events SET copies = copies - ?, due = ? WHERE id = ?", (answer.status == 200, time.time() + 1, due["id"]))
 
     def run(self):
-        while True:
+        while not time.sleep(0.05):
             self.deliver()
-            time.sleep(0.05)
 
 
 class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
+    log_message = lambda *_: None
 
     def body(self):
         return self.rfile.read(min(int(self.headers.get("Content-Length") or 0), 65536)).decode()
@@ -122,7 +120,7 @@ class Door(Handler):
         if room != "pay" or not payment:
             return self.answer(404)
         means, webhooks = ("".join(f"<option>{name}" for name in names) for names in (MEANS, ("any",) + DELIVERIES))
-        self.answer(200, f"<!doctype html><html lang=en><title>Payment</title><h1>Pay {payment['amount'] / 100:.2f}</h1>"
+        self.answer(200, f"<!doctype html><html lang=en><meta name=viewport content=width=device-width><title>Payment</title><h1>Pay {payment['amount'] / 100:.2f}</h1>"
                     f"<p>Order {html.escape(payment['order_id'])}: {payment['status']}. No money is taken.<form method=post>"
                     f"<label>Means <select name=means>{means}</select></label> <label>Webhooks <select name=delivery>{webhooks}</select>"
                     "</label> <button>Pay</button> <button name=means value=leave>Leave</button></form>")
@@ -149,6 +147,10 @@ class Door(Handler):
 
 class Server(ThreadingHTTPServer):
     request_queue_size, daemon_threads = 512, True
+
+    def handle_error(self, *request):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may go away
+            super().handle_error(*request)
 
 
 def serve(port, path):

@@ -16,19 +16,21 @@ CREATE TABLE IF NOT EXISTS events(id TEXT PRIMARY KEY, order_id TEXT, type TEXT,
 CREATE TABLE IF NOT EXISTS outbox(order_id TEXT, step TEXT, due REAL, tries INTEGER DEFAULT 0, PRIMARY KEY(order_id, step));
 """
 PRICE, WORKERS, LEASE_SECONDS, ASK_SECONDS = 1900, 4, 60, 2
-# the only answers to a confirmation after which money goes back
-NO_UNIT = ("unknown-order", "expired", "cancelled")
+# the refusals that end a step; every other one, 401 and 403 too, says nothing about the order, so the step is repeated
+ENDS = {"confirm": ("unknown-order", "expired", "cancelled", "returned"), "cancel": ("unknown-order", "expired", "cancelled", "returned", "order-final"),
+        "return": ("unknown-order", "expired", "cancelled", "returned", "not-confirmed")}
 SCREENS = {  # the state of an order, what its buyer reads, and what the buyer may do
-    "new": ("We are asking for your unit.", None), "reserved": ("Your unit is held. The payment opens soon.", None),
-    "paying": ("Your unit is held for you. If you have paid, stay on this page.", None), "authorised": ("Paid. We are making it final.", None),
-    "confirmed": ("It is yours.", None), "paid": ("It is yours, and paid.", "return"), "returning": ("We are taking it back.", None),
-    "refunded": ("You have your money back.", "again"), "no-unit": ("We could not keep the unit. Your money comes back.", None),
+    "new": ("We are asking for your unit.", ""), "reserved": ("Your unit is held. The payment opens soon.", ""),
+    "paying": ("Your unit is held for you. If you have paid, stay on this page.", ""), "authorised": ("Paid. We are making it final.", ""),
+    "confirmed": ("It is yours.", ""), "paid": ("It is yours, and paid.", "return again"), "returning": ("We are taking it back.", ""),
+    "refunded": ("You have your money back.", "again"), "no-unit": ("We could not keep the unit. Your money comes back.", ""),
     "voided": ("We could not keep the unit. You were not charged.", "again"), "returned": ("This order was taken back.", "again"),
     "cancelled": ("Nothing was paid in time. The unit is on sale again.", "again"), "refused": ("You have no unit.", "again"),
     "not-captured": ("Your bank refused in the end. The unit is on sale again.", "again")}
 WHY = {"sold-out": "Sold out.", "ended": "The sale has ended.", "limit-reached": "You have as many as one buyer may have.",
-       "expired": "Your time to pay is over.", "not-started": "The sale has not started yet.", "paused": "The sale is paused.",
-       "all-held": "All units are held by others; some may come back. We ask again for you.", "no-holds": "The shop needs a sale with holds."}
+       "all-held": "Others hold the last units; some may come back. We ask again for you.", "not-started": "The sale has not started yet.",
+       "paused": "The sale is paused.", "expired": "Your time to pay is over.", "no-holds": "The shop needs a sale with holds."}
+BUTTONS = {"return": "Send it back", "again": "Buy again"}
 
 
 class Shop(ledger.Database):
@@ -36,7 +38,7 @@ class Shop(ledger.Database):
         super().__init__(options.db, SCHEMA)
         self.sale, self.options = ledger.Sale(options), options
         # each step may be repeated: so are those that another process may not have finished
-        self.connection().execute("UPDATE outbox SET due = 0")
+        self.all("UPDATE outbox SET due = 0")
 
     def pay(self, method, path, key, body=None):
         headers = {"Authorization": "Bearer " + payments.SECRET, "Idempotency-Key": key}
@@ -99,15 +101,15 @@ class Shop(ledger.Database):
 
     def step(self, order, step):
         """Takes a step. Returns when to take it again: None if it is done, 0 for a growing pause."""
-        id, state, status = order["id"], order["state"], None
-        if step in ("confirm", "cancel", "return"):
+        id = order["id"]
+        if step in ENDS:
             answer, _ = self.sale.call("POST", f"/order/{step}", order=id, user=order["user"])
-            is_over = answer.status == 200 or answer.type in (*NO_UNIT, "returned", "order-final", "not-confirmed")
+            result, is_over = answer.type, answer.status == 200 or answer.type in ENDS[step]
         else:
             path = f"/payments/{order['payment']}"
             answer = self.pay("GET", path, "") if step == "ask" else self.pay("POST", f"{path}/{step}", f"{step}-{id}")
-            status = answer.body.get("status")
-            is_over = status not in (None, "open")
+            result = answer.body.get("status")
+            is_over = result not in (None, "open")
         with self.transaction() as t:
             for event in answer.body.get("events", []):
                 self.record(t, event)
@@ -116,46 +118,33 @@ class Shop(ledger.Database):
             if not t.execute("DELETE FROM outbox WHERE order_id = ? AND step = ?", (id, step)).rowcount:
                 return None  # another worker was faster
             captured = t.execute("SELECT 1 FROM events WHERE order_id = ? AND type = 'captured'", (id,)).fetchone()
-            match step, answer.type or status:
-                case "confirm", None:
-                    self.move(t, id, *(["paid"] if captured else ["confirmed", "capture"]))
-                case "confirm", kind if kind in NO_UNIT:
-                    self.move(t, id, "no-unit", "refund" if captured else "void")
-                case "confirm", _:  # who took the order back has refunded it
-                    self.move(t, id, "returned")
-                case "capture", "captured":
-                    self.move(t, id, "paid")
-                case "capture", _:
-                    self.move(t, id, "not-captured", "return")
-                case "void", "captured":
-                    self.move(t, id, "no-unit", "refund")
-                case "void", _:
-                    self.move(t, id, "voided")
-                case "return", _ if state == "returning":
-                    self.move(t, id, "returning", "refund")
-                case "refund", _:
-                    self.move(t, id, "refunded")
+            # who took an order back has refunded it
+            moves = {("confirm", ""): ["paid"] if captured else ["confirmed", "capture"], ("confirm", "returned"): ["returned"],
+                     ("capture", "captured"): ["paid"], ("void", "captured"): ["no-unit", "refund"]}
+            others = {"confirm": ["no-unit", "refund" if captured else "void"], "capture": ["not-captured", "return"],
+                      "void": ["voided"], "refund": ["refunded"], "return": [order["state"], "refund" if order["state"] == "returning" else None]}
+            if (step, result) in moves or step in others:
+                self.move(t, id, *moves.get((step, result), others.get(step)))
         return None
 
     def work(self):
         while True:
             now = time.time()
-            if not self.one("SELECT 1 FROM outbox WHERE due <= ?", now):
+            # leaves the step to this worker for a while, and to others if this one is gone
+            row = self.one("SELECT 1 FROM outbox WHERE due <= ?", now) and self.one(
+                "UPDATE outbox SET due = ?, tries = tries + 1 WHERE rowid = (SELECT rowid FROM outbox WHERE due <= ? "
+                "ORDER BY due LIMIT 1) RETURNING *", now + LEASE_SECONDS, now)
+            if not row:
                 time.sleep(0.05)
                 continue
-            with self.transaction() as t:  # leaves the step to this worker for a while, and to others if this one is gone
-                row = t.execute("UPDATE outbox SET due = ?, tries = tries + 1 WHERE rowid = (SELECT rowid FROM outbox WHERE due <= ? "
-                                "ORDER BY due LIMIT 1) RETURNING *", (now + LEASE_SECONDS, now)).fetchone()
-            if row:
-                try:
-                    wait = self.step(self.order(row["order_id"]), row["step"])
-                except Exception as error:
-                    print(f"{row['step']} of {row['order_id']}: {error!r}", file=sys.stderr)
-                    wait = 0
-                if wait is not None:
-                    wait = wait or min(5, 0.1 * 2 ** min(row["tries"], 9))
-                    self.connection().execute("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?",
-                                              (time.time() + wait, row["order_id"], row["step"], row["due"]))
+            try:
+                wait = self.step(self.order(row["order_id"]), row["step"])
+            except Exception as error:
+                wait = print(f"{row['step']} of {row['order_id']}: {error!r}", file=sys.stderr) or 0
+            if wait is not None:
+                wait = wait or min(5, 0.1 * 2 ** min(row["tries"], 9))
+                self.all("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?",
+                         time.time() + wait, row["order_id"], row["step"], row["due"])
 
 
 class Page(payments.Handler):
@@ -170,13 +159,13 @@ class Page(payments.Handler):
             return self.page(f"<p>{left}.<form method=post action=/buy><button>Buy</button></form>", user, id)
         wait = self.shop.advance(id)
         order = self.shop.order(id)
-        text, action = SCREENS[order["state"]]
+        text, actions = SCREENS[order["state"]]
         text = WHY.get(order["why"], text) if order["state"] in ("new", "refused") else text
         if order["state"] == "paying":
             text += f"<p><a href='{self.shop.options.provider}/pay/{order['payment']}'>Pay {PRICE / 100:.2f}</a>"
-        if action:
-            text += f"<form method=post action=/{action}><button>{'Send it back' if action == 'return' else 'Buy again'}</button></form>"
-        again = "" if action else f"<meta http-equiv=refresh content={wait}>"
+        for action in actions.split():
+            text += f"<form method=post action=/{action}><button>{BUTTONS[action]}</button></form>"
+        again = "" if actions else f"<meta http-equiv=refresh content={wait}>"
         self.page(f"{again}<p>{text}<p>Order {id}", user, id)
 
     def do_POST(self):
@@ -205,7 +194,7 @@ class Page(payments.Handler):
 
     def page(self, text, user, id, status=200, **headers):
         headers["Set-Cookie"] = f"shop={user}.{id}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800"
-        self.answer(status, f"<!doctype html><html lang=en><title>Shop</title><h1>One lamp</h1>{text}", **headers)
+        self.answer(status, f"<!doctype html><html lang=en><meta name=viewport content=width=device-width><title>Shop</title><h1>One lamp</h1>{text}", **headers)
 
 
 def main():
