@@ -46,8 +46,7 @@ class Database:
 
 def call(method, url, body=None, headers={}, timeout=15):
     """Returns the answer. Its status is 0 where none came: then nobody knows whether the call was carried out."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, dict(headers), method=method)
+    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), dict(headers), method=method)
     try:
         with OPENER.open(request, timeout=timeout) as reply:
             text, status, after = reply.read(), reply.status, reply.headers.get("Retry-After", "")
@@ -114,7 +113,11 @@ def copy(db, sale, wait="0s"):
 
 def follow(db, sale):
     while True:
-        if copy(db, sale, "5s") is None:
+        try:
+            more = copy(db, sale, "5s")
+        except Exception as error:  # the disk is full, or the token is being replaced
+            more = print(f"the ledger: {error!r}", file=sys.stderr)
+        if not more:
             time.sleep(1)
 
 

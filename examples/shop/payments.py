@@ -70,10 +70,9 @@ class Provider(Database):
         with self.transaction() as t:
             paid = t.execute("UPDATE payments SET means = ?, delivery = ? WHERE id = ? AND status = 'open' AND ends > ? RETURNING *",
                              (means, delivery, id, time.time())).fetchone()
-            if paid:
-                self.note(t, id, "expired" if means == "leave" else "authorised")
-            if paid and means == "at-once":
-                self.note(t, id, "captured", paid["amount"])
+            kinds = {"leave": ["expired"], "at-once": ["authorised", "captured"]}.get(means, ["authorised"])
+            for kind in kinds if paid else []:
+                self.note(t, id, kind, paid["amount"] if kind == "captured" else 0)
         if delivery == "before":
             self.deliver()
 
@@ -110,8 +109,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Door(Handler):
-    provider = None
-
     def do_GET(self):
         _, room, id = (self.path.split("/") + ["", ""])[:3]
         payment = self.provider.one("SELECT * FROM payments WHERE id = ?", id)

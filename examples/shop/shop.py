@@ -125,7 +125,6 @@ class Shop(ledger.Database):
                       "void": ["voided"], "refund": ["refunded"], "return": [order["state"], "refund" if order["state"] == "returning" else None]}
             if (step, result) in moves or step in others:
                 self.move(t, id, *moves.get((step, result), others.get(step)))
-        return None
 
     def work(self):
         while True:
@@ -148,8 +147,6 @@ class Shop(ledger.Database):
 
 
 class Page(payments.Handler):
-    shop = None
-
     def do_GET(self):
         user, id = self.cookie()
         order = self.shop.one("SELECT * FROM orders WHERE id = ? AND user = ?", id, user)
