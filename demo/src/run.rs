@@ -158,12 +158,14 @@ impl Show<'_> {
             bail!("the sale with holds did not start: {answer}");
         }
         let units = count(self.options.stock, "unit");
-        let urls: Vec<_> = instances.iter().copied().map(cluster::url).collect();
+        // two are enough for a shop that outlives one
+        let urls: Vec<_> = instances.iter().take(2).copied().map(cluster::url).collect();
+        let urls = urls.join(",");
         say(&format!(
             "
-A new sale: {units}. Orders are held for {HOLD_SECONDS} s, until they are paid. A shop for it:
-  python3 examples/shop/shop.py --sale {}",
-            urls.join(",")
+A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:
+  python3 examples/shop/shop.py \\
+    --sale {urls}"
         ));
         Ok(())
     }
