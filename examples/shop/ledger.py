@@ -99,15 +99,17 @@ def copy(db, sale, wait="0s"):
     page, _ = sale.call("GET", "/orders", sale=at["sale"], after=at["after"], limit=1000, wait=None if at["is_over"] else wait, timeout=30)
     if page.status != 200 and page.type not in ("sale-replaced", "unknown-sale"):
         return None
-    entries, is_deleted = page.body.get("orders", []), page.type == "unknown-sale"
+    entries = page.body.get("orders", [])
+    is_copied = page.type == "unknown-sale" or at["is_over"] and page.status == 200 and not entries
     # entries and cursor in one transaction: after a crash both are there, or neither
     with db.transaction() as t:
+        if not t.execute("UPDATE cursor SET after = ?, is_copied = ? WHERE sale = ? AND after = ?",
+                         (page.body.get("cursor", "0"), is_copied, at["sale"], at["after"])).rowcount:
+            return True  # another process has copied them
         if page.type == "sale-replaced":  # the store lost entries, and an operator accepted that: the copy begins anew
             t.execute("DELETE FROM ledger WHERE sale = ?", (at["sale"],))
         for entry in entries:  # also those of a later version, which may have other events, and no order
             t.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*map(entry.get, FIELDS), json.dumps(entry)))
-        is_copied = is_deleted or at["is_over"] and page.status == 200 and not entries
-        t.execute("UPDATE cursor SET after = ?, is_copied = ? WHERE sale = ?", (page.body.get("cursor", "0"), is_copied, at["sale"]))
     return bool(entries or is_copied or page.status != 200)
 
 
@@ -117,8 +119,7 @@ def follow(db, sale):
             more = copy(db, sale, "5s")
         except Exception as error:  # the disk is full, or the token is being replaced
             more = print(f"the ledger: {error!r}", file=sys.stderr)
-        if not more:
-            time.sleep(1)
+        time.sleep(0 if more else 1)
 
 
 def counts(db, sale):
