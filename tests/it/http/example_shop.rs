@@ -65,7 +65,7 @@ impl Example {
         command
     }
 
-    /// What a query finds in a file of SQLite.
+    /// What a query finds in a file of `SQLite`.
     async fn rows(&self, db: &str, query: &str) -> Vec<Value> {
         let script = "import json, sqlite3, sys; print(json.dumps(sqlite3.connect(sys.argv[1], isolation_level=None).execute(sys.argv[2]).fetchall()))";
         let mut command = Command::new(&self.python);
@@ -157,6 +157,41 @@ impl Buyer<'_> {
     }
 }
 
+/// Compares what became of the units with the money.
+async fn judge(example: &Example, entries: &[Value]) {
+    let mut units = BTreeMap::<String, String>::new();
+    for entry in entries {
+        let text = |name: &str| entry[name].as_str().unwrap().to_owned();
+        units.insert(text("order"), text("event"));
+    }
+    let query = "SELECT e.id, order_id, type, e.amount FROM events e JOIN payments p ON p.id = payment ORDER BY 1";
+    let money = example.rows("payments.db", query).await;
+    let books = "SELECT id, order_id, type, amount FROM events ORDER BY 1";
+    assert_eq!(example.rows("shop.db", books).await, money, "the shop's books");
+    let mut seen = BTreeSet::new();
+    for (order, unit) in &units {
+        let events = money.iter().filter(|event| event[1] == **order);
+        let types: Vec<_> = events.clone().map(|event| event[2].as_str().unwrap()).collect();
+        let sum: i64 = events.map(|event| event[3].as_i64().unwrap()).sum();
+        let ended = |word| types.iter().filter(|kind| **kind == word).count();
+        let case = format!("{order} {unit}: {types:?}");
+        assert_eq!(sum, if unit == "confirmed" { PRICE } else { 0 }, "{case}");
+        assert!(ended("refunded") <= 1, "{case}");
+        assert_eq!(ended("authorised").min(1), ended("captured").max(ended("voided")), "{case}");
+        seen.extend(types.iter().map(|kind| format!("{kind}, {unit}")));
+    }
+    for case in [
+        "captured, confirmed",
+        "refunded, returned",
+        "voided, returned",
+        "refunded, cancelled",
+        "voided, cancelled",
+    ] {
+        assert!(seen.contains(case), "{case} in {seen:?}");
+    }
+    assert!(money.iter().all(|event| units.contains_key(event[1].as_str().unwrap())));
+}
+
 /// Goal: while an instance and the shop are killed, nothing is confirmed without payment, nothing is paid without unit or refund,
 /// nothing is refunded twice, and the copy is the ledger, also of a sale that was replaced. A token that is refused for a while
 /// refunds nothing.
@@ -238,38 +273,8 @@ async fn it_charges_for_what_it_sells() {
     assert_eq!(copied("second").await.len(), 2, "reserved and confirmed");
     eventually("the shop is done", async || example.rows("shop.db", query).await.is_empty()).await;
 
-    // the truth of the units and of the money
-    let mut units = BTreeMap::<String, String>::new();
-    for entry in copied("first").await.iter().chain(&copied("second").await) {
-        let text = |name: &str| entry[name].as_str().unwrap().to_owned();
-        units.insert(text("order"), text("event"));
-    }
-    let query = "SELECT e.id, order_id, type, e.amount FROM events e JOIN payments p ON p.id = payment ORDER BY 1";
-    let money = example.rows("payments.db", query).await;
-    let books = "SELECT id, order_id, type, amount FROM events ORDER BY 1";
-    assert_eq!(example.rows("shop.db", books).await, money, "the shop's books");
-    let mut seen = BTreeSet::new();
-    for (order, unit) in &units {
-        let events = money.iter().filter(|event| event[1] == **order);
-        let types: Vec<_> = events.clone().map(|event| event[2].as_str().unwrap()).collect();
-        let sum: i64 = events.map(|event| event[3].as_i64().unwrap()).sum();
-        let ended = |word| types.iter().filter(|kind| **kind == word).count();
-        let case = format!("{order} {unit}: {types:?}");
-        assert_eq!(sum, if unit == "confirmed" { PRICE } else { 0 }, "{case}");
-        assert!(ended("refunded") <= 1, "{case}");
-        assert_eq!(ended("authorised").min(1), ended("captured").max(ended("voided")), "{case}");
-        seen.extend(types.iter().map(|kind| format!("{kind}, {unit}")));
-    }
-    for case in [
-        "captured, confirmed",
-        "refunded, returned",
-        "voided, returned",
-        "refunded, cancelled",
-        "voided, cancelled",
-    ] {
-        assert!(seen.contains(case), "{case} in {seen:?}");
-    }
-    assert!(money.iter().all(|event| units.contains_key(event[1].as_str().unwrap())));
+    let entries = [copied("first").await, copied("second").await].concat();
+    judge(&example, &entries).await;
 }
 
 /// Goal: the consumer of the ledger copies entries of kinds that it does not know, each once, and rebuilds the counts beside them.
@@ -294,7 +299,9 @@ async fn it_copies_each_entry_once() {
         let after: usize = after.rsplit(':').next().unwrap().parse().unwrap();
         let sale = &query["sale"];
         let mut orders = ledger[after..ledger.len().min(after + 2)].to_vec();
-        orders.iter_mut().for_each(|entry| entry["sale"] = json!(sale));
+        for entry in &mut orders {
+            entry["sale"] = json!(sale);
+        }
         let cursor = format!("{sale}:{}", after + orders.len());
         (StatusCode::OK, axum::Json(json!({"sale": sale, "orders": orders, "cursor": cursor})))
     };
