@@ -36,6 +36,10 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
     pub forward: bool,
 
+    /// Then start a sale of as many units whose orders are held until they are paid: for a shop such as examples/shop.
+    #[arg(long, env = "FLASH_SALE_DEMO_HOLDS", value_parser = FalseyValueParser::new())]
+    pub holds: bool,
+
     /// Exit after the verdict.
     #[arg(long, env = "FLASH_SALE_DEMO_ONCE", value_parser = FalseyValueParser::new())]
     pub once: bool,

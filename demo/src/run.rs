@@ -7,9 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use axum::http::{Method, StatusCode};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging;
+use serde_json::json;
 use testkit::cluster::{self, Cluster, Spec};
+use testkit::probe;
 use testkit::signals::{self, Signals};
 use testkit::{EtcdOptions, LOCK_NAME, OwnedDir, RedisOptions};
 use tokio::net::TcpListener;
@@ -23,6 +26,9 @@ use crate::instance::Guard;
 
 /// Short, so that a viewer soon sees the effect of a pause or a kill.
 const LOCK_TTL: &str = "3s";
+
+/// Long enough to pay, and short enough to see an unpaid unit come back.
+const HOLD_SECONDS: u32 = 120;
 
 const PASS: u8 = 0;
 const FAIL: u8 = 1;
@@ -46,6 +52,9 @@ async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
     let ports = options.ports()?;
     if options.forward && options.lock != Guard::Lock {
         bail!("--forward needs the guard etcd");
+    }
+    if options.holds && (options.once || options.lock != Guard::Lock) {
+        bail!("--holds needs the guard etcd, and goes on after the verdict: leave --once out");
     }
     check_ports(&ports)?;
     // the sale takes a file for each connection; if this fails, opening too many files reports an error
@@ -132,8 +141,33 @@ impl Show<'_> {
         if once {
             return Ok(());
         }
+        if self.options.holds {
+            self.hold().await?;
+        }
         say(&hints);
         match upkeep.await {}
+    }
+
+    /// Starts a sale with holds, for a shop.
+    async fn hold(&self) -> Result<()> {
+        let (_, instances) = self.ports.split_last().expect("there is the page's");
+        let body = json!({"stock": self.options.stock, "hold_seconds": HOLD_SECONDS}).to_string();
+        let started = probe::http(Method::PUT, instances[0], "/stock", body).await;
+        let (status, answer) = started.context("the sale with holds got no answer")?;
+        if status != StatusCode::OK {
+            bail!("the sale with holds did not start: {answer}");
+        }
+        let units = count(self.options.stock, "unit");
+        // two are enough for a shop that outlives one
+        let urls: Vec<_> = instances.iter().take(2).copied().map(cluster::url).collect();
+        let urls = urls.join(",");
+        say(&format!(
+            "
+A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:
+  python3 examples/shop/shop.py \\
+    --sale {urls}"
+        ));
+        Ok(())
     }
 
     fn print_verdict(&self, verdict: &Verdict, elapsed_ms: u64) {

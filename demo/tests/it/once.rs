@@ -77,14 +77,17 @@ async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
 }
 
 /// Goal: the demo serves until Ctrl-C, `kill`, or the end of its terminal, and then leaves nothing, also after a second signal.
-/// On a terminal of 80 columns no line wraps, and the last one says where the page is.
+/// On a terminal of 80 columns no line wraps, and the last one says where the page is. With `--holds` the sale after the verdict
+/// has holds.
 #[tokio::test]
 async fn signals_leave_nothing() {
     for (signal, is_impatient) in
         [(Signal::INT, false), (Signal::TERM, false), (Signal::HUP, false), (Signal::INT, true)]
     {
-        let mut demo = Demo::serving(&[]).await;
+        let mut demo = Demo::serving(&["--holds"]).await;
         assert!(!demo.is_everything_gone());
+        let stock = probe::http(axum::http::Method::GET, demo.port, "/stock", "").await.unwrap();
+        assert!(stock.1.contains("\"hold_seconds\":120"), "{stock:?}");
         let mut lines = demo.said.lines().filter(|line| !line.starts_with("Logs: "));
         assert!(lines.clone().all(|line| line.chars().count() <= 80), "{}", demo.said);
         let page = format!("See the sale again, slowly: http://127.0.0.1:{}", demo.port);

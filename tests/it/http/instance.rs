@@ -101,7 +101,7 @@ impl Instance {
         buyer
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).unwrap();
         kill_process(pid, signal).unwrap();
     }

@@ -5,6 +5,7 @@ mod buyers;
 mod changes;
 mod cluster;
 mod events;
+mod example_shop;
 mod instance;
 mod limits;
 mod metrics;
