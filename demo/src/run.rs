@@ -120,7 +120,7 @@ impl Show<'_> {
 
         let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
         say(&format!("\n{buyers} come for {units}\n"));
-        let wanted = NewRun { stock, requests, guard: None, fence: None, fault: None };
+        let wanted = NewRun { stock, requests, ..NewRun::default() };
         let run = tokio::select! {
             run = control.run(wanted) => run,
             never = &mut upkeep => match never {},
@@ -190,6 +190,9 @@ To try from another terminal, where no call of a demo needs a token:
   etcdctl {etcd} lock {LOCK_NAME}
     (holds the lock: all orders wait until you press Ctrl-C)
 Logs: {logs}
+
+One script cannot write to two stores at once; under the lock it is safe:
+  crates/fenced-lock/examples/two_stores.rs
 
 Serving until Ctrl-C. See the sale again, slowly: {first}"
         )

@@ -30,7 +30,8 @@ function showDetails({ now, link }) {
   if (!now?.demo) byId("details").open = true;
 }
 
-const [own, stage] = [new OwnSale(), new Stage()];
+const stage = new Stage();
+const own = new OwnSale((run) => stage.watch(run));
 const parts = [showLink, showDetails, showSale, showLock, showNotes, (known) => own.show(known), (known) => stage.show(known)];
 
 /** Shows what is known in the next frame. A part that fails must not stop the others. */

@@ -31,7 +31,7 @@ export function showLink({ link, now }) {
 }
 
 function words({ state, isUnsold, needsToken }, instance, now) {
-  if (state === "live") return `live from instance ${instance}`;
+  if (state === "live") return `connected to instance ${instance}`;
   if (state === "connecting") return "connecting";
   if (needsToken) return "a token is needed";
   if (isUnsold) return "no sale of this item";

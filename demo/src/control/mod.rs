@@ -36,6 +36,8 @@ use crate::instance::rig::{Tenure, now_ms};
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
 const MAX_STOCK: u64 = 1_000_000_000;
+/// The longest pause in seconds: far less than the buyers wait.
+const MAX_SLEEP: u64 = 10;
 
 /// How often the status of the instances is read.
 const ASK_EVERY: Duration = Duration::from_secs(1);

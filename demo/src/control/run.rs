@@ -10,7 +10,7 @@ use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
@@ -21,8 +21,11 @@ use crate::instance::Guard;
 use crate::instance::rig::{now_ms, unix_ms};
 use crate::verdict::judge;
 
-/// How long the victim may take to reach the fault before the other buyers start.
-const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the victim may take to reach the fault. Nobody else may buy before, or the run would show nothing.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether a buyer got an answer before.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An order must outlast a fault: the pause, or the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
@@ -94,7 +97,10 @@ impl Control {
             guard,
             fence: wanted.fence.unwrap_or(status.fence),
             fault: wanted.fault,
+            sleep_seconds: wanted.sleep_seconds,
+            lease_ms: status.lease_ms,
             victim,
+            shops: shops.iter().map(|shop| shop.name.clone()).collect(),
             ..Run::default()
         };
         // the victim's buyers come first
@@ -184,7 +190,8 @@ impl Control {
             begun.run.sale = started;
         }
         if let Some(victim) = victim {
-            victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
+            let fault = run.fault.map(|fault| (fault, run.sleep_seconds));
+            victim.command(&Command::Fault(fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
         let sums = run.guard.flaw().is_some().then_some("--without-ledger");
@@ -195,8 +202,8 @@ impl Control {
         let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
-        let load = loadtest::run_in_process(&args, live);
-        let (ran, ()) = tokio::join!(load, self.start_the_others(victim, run.fault, live));
+        let load = async { Ok(loadtest::run_in_process(&args, live).await) };
+        let (ran, ()) = tokio::try_join!(load, self.start_the_others(victim, run.fault, live))?;
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return Err("Another sale was started meanwhile.".to_owned());
         }
@@ -223,16 +230,41 @@ impl Control {
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
-    async fn start_the_others(&self, victim: Option<&Instance>, fault: Option<Fault>, live: &Live) {
-        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else { return };
+    ///
+    /// # Errors
+    /// The victim does not reach it: a buyer got an answer before, or no answer came in time.
+    async fn start_the_others(
+        &self,
+        victim: Option<&Instance>,
+        fault: Option<Fault>,
+        live: &Live,
+    ) -> Result<(), String> {
+        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else {
+            return Ok(());
+        };
         let hit = self.known.lock().run.as_ref().map(|begun| begun.hit.clone());
         let hit = hit.unwrap_or_default();
-        let is_hit = timeout(FAULT_TIMEOUT, hit.cancelled()).await.is_ok();
+        let is_missed = async {
+            while live.ended() == 0 {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let is_hit = tokio::select! {
+            biased;
+            () = hit.cancelled() => true,
+            () = is_missed => false,
+            () = sleep(FAULT_TIMEOUT) => false,
+        };
         let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
-        let what = if is_hit { "has reached" } else { "did not get to" };
-        let text =
-            format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
-        self.note(&victim.name, text);
+        let point = format!("the point where it {end} while it holds the lock");
+        if !is_hit {
+            return Err(format!(
+                "{} did not get to {point}: this sale shows nothing.",
+                victim.name
+            ));
+        }
+        self.note(&victim.name, format!("{} has reached {point}.", victim.name));
         start.cancel();
+        Ok(())
     }
 }

@@ -169,6 +169,7 @@ async fn status(State(controls): App) -> Response {
         guard: switch.chosen(),
         fence: rig.has(FENCE),
         stale_batches: sale.metrics().stale_batches.get(),
+        lease_ms: sale.lease_ttl().map_or(0, |ttl| ttl.as_millis() as u64),
     };
     reply::json(&(status, tenures, looks))
 }
@@ -179,9 +180,10 @@ async fn execute(State(controls): App, request: Request) -> Result<Response, Pro
     match body::object(&body).map_err(bad_body)? {
         Command::Guard(guard) => controls.switch.choose(guard),
         Command::Fence(is_on) => controls.rig.set(FENCE, is_on),
-        Command::Fault(fault) => controls.rig.ask_for(fault.map(|fault| {
+        Command::Fault(fault) => controls.rig.ask_for(fault.map(|(fault, seconds)| {
             // longer than the lease lives and the next holder takes to notice its end
-            let pause = controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
+            let long = || controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
+            let pause = seconds.map_or_else(long, Duration::from_secs);
             let (control, instance) =
                 (controls.control.clone(), controls.sale.instance().to_owned());
             // if the control does not hear this, it says that the fault was not reached
