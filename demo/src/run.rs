@@ -173,9 +173,8 @@ impl Show<'_> {
     /// What a viewer can try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> String {
         let stock = self.options.stock;
-        let (first, last) =
-            (&cluster.instances[0], &cluster.instances[cluster.instances.len() - 1]);
-        let (first, last) = (first.url(), last.url());
+        let url = |at: usize| cluster.instances[at].url();
+        let (first, last) = (url(0), url(cluster.instances.len() - 1));
         let (redis, etcd) = (cluster.redis.tool_flags(), cluster.etcd[0].tool_flags());
         let logs = cluster.dir.path().display();
         format!(
@@ -191,8 +190,7 @@ To try from another terminal, where no call of a demo needs a token:
     (holds the lock: all orders wait until you press Ctrl-C)
 Logs: {logs}
 
-One script cannot write to two stores at once; under the lock it is safe:
-  crates/fenced-lock/examples/two_stores.rs
+When one script is not enough: crates/fenced-lock/examples/two_stores.rs
 
 Serving until Ctrl-C. See the sale again, slowly: {first}"
         )

@@ -22,7 +22,11 @@ pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
 
 /// The text behind PASS or FAIL.
 fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
-    let flaw = flaw(run);
+    let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
+                    without a fence, nothing stops it.";
+    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
+    // why the settings of the run make it fail
+    let flaw = run.guard.flaw().or(is_unfenced.then_some(unfenced));
     let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
     let sold = report.tally.acknowledged_units;
     let excess = sold.saturating_sub(run.stock);
@@ -57,14 +61,6 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
         _ => return text,
     };
     format!("{text} {} {what}.", run.victim.as_deref().unwrap_or("the holder"))
-}
-
-/// Why the settings of the run make it fail.
-fn flaw(run: &Run) -> Option<&'static str> {
-    let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
-                    without a fence, nothing stops it.";
-    let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
-    run.guard.flaw().or(is_unfenced.then_some(unfenced))
 }
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
 }
 
 /** One lane for each shop, over the scrubber and on its scale: who believed to have the key, and who slept. */
-function drawLanes(brush, { width, bottom, shops }, { recording: { final, end, lease_ms: lease }, film, position, hasNumbers }) {
+function drawLanes(brush, { width, bottom, shops }, { recording: { final, end }, film, position, hasNumbers, lease }) {
   if (!hasNumbers) return;
   const { pen } = brush;
   const onScale = (position) => EDGE + (position / film.length) * (width - 2 * EDGE);
@@ -308,7 +308,7 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end, l
     pen.globalAlpha = 0.75;
     brush.line("--surface", LANE, [left, middle], [right, middle], [2, 5]);
     pen.globalAlpha = 1;
-    const lent = x(next?.from ?? Math.min(to ?? end, from + (lease ?? 0) * 1000));
+    const lent = x(next?.from ?? Math.min(to ?? end, from + lease * 1000));
     if (lent > left) {
       // the time for which the key is lent, as it runs out: up to the next holder's start, if there is one, which was measured
       const rest = Math.min(lent, Math.max(left, head));

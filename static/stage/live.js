@@ -9,12 +9,15 @@ const MOST_DOTS = 1000;
 export class Live {
   #run;
   #heardAt;
+  #lease;
   /** Who had the key: `{ at, shop, number }`. */
   #keys = [];
   /** The shop and the time of each sale that was noticed. */
   #sales = [];
 
-  constructor(run) {
+  /** `lease` in milliseconds. */
+  constructor(run, lease) {
+    this.#lease = lease;
     this.hear(run);
   }
 
@@ -50,8 +53,8 @@ export class Live {
   }
 
   recording() {
-    const { id, requests, shops, victim, fault, hit_ms: hitMs, began_ms: began, lease_ms: lease } = this.#run;
-    const sleep = this.#run.sleep_seconds ?? lease / 500 + 2;
+    const { id, requests, shops, victim, fault, hit_ms: hitMs, began_ms: began } = this.#run;
+    const sleep = this.#run.sleep_seconds ?? this.#lease / 500 + 2;
     const hit = hitMs === null ? null : (hitMs - began) * 1000;
     const sleeper = shops.indexOf(victim);
     const events = [];
@@ -77,6 +80,6 @@ export class Live {
     });
     events.sort(([one], [other]) => one - other);
     const took = Math.max(2e6, this.position * 1e6, fault === "pause" ? wakes + 5e5 : 0);
-    return prepare({ ...this.#run, run: id, isLive: true, buyers: requests, dots: Math.ceil(requests * this.#scale()), took_us: took, sample: requests > MOST_DOTS ? { of: requests } : null, events });
+    return prepare({ ...this.#run, run: id, isLive: true, lease: this.#lease, buyers: requests, dots: Math.ceil(requests * this.#scale()), took_us: took, sample: requests > MOST_DOTS ? { of: requests } : null, events });
   }
 }

@@ -7,7 +7,7 @@ import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
 import { Brush, draw, grid, layout, unitAt } from "./draw.js";
 import { Live } from "./live.js";
-import { CHAPTERS, DRAWING, OWN, chapterOf, isStoryOfSleep, liveText, moment, scenes, shopName, soldTo, sourceOf, words } from "./story.js";
+import { CHAPTERS, DRAWING, OWN, chapterOf, isStoryOfSleep, liveText, moment, scenes, shopName, soldTo, sleepOf, sourceOf, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -39,6 +39,8 @@ export class Stage {
   #frame = null;
   #chosen = null;
   #demo = null;
+  /** How long the lease of the key lasts, in milliseconds. */
+  #lease = 3000;
   #isStarted = false;
   /** While a run of this page takes place. */
   #isBusy = false;
@@ -109,6 +111,7 @@ export class Stage {
     if (!this.#demo && (now || link.state !== "lost" || link.needsToken || this.#seen.size > 0)) return;
     const run = this.#demo?.run;
     if (this.#demo) this.#showUp();
+    this.#lease = now?.lock?.ttl_ms ?? this.#lease;
     this.#live?.see(now.lock);
     const id = run?.id ?? "";
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
@@ -175,14 +178,10 @@ export class Stage {
   /** How long the holder sleeps in the next run, beside its lease. */
   #showSleep() {
     const { value, max } = byId("sleep");
-    const lease = this.#lease();
+    const lease = this.#lease;
     say({ "sleep-text": `${value} s`, "lease-text": `lease: ${duration(lease)}` });
     byId("sleep").ariaValueText = `${value} s, with a lease of ${duration(lease)}`;
     byId("sleeping").style.setProperty("--lease", lease / 1000 / max);
-  }
-
-  #lease() {
-    return this.#demo?.lease_ms || this.#shown.lease_ms || 3000;
   }
 
   #next() {
@@ -238,7 +237,7 @@ export class Stage {
     this.#seen.add(id);
     this.#setBusy(true);
     try {
-      this.#live = new Live(run);
+      this.#live = new Live(run, this.#lease);
       this.#position = 0;
       this.#play(true);
       while (run.id === id && isRunning(run)) {
@@ -378,7 +377,7 @@ export class Stage {
     const places = this.#layout();
     draw(this.#brush, places, {
       now, recording, key: holder(now), film: this.#film, position: this.#position, isStill: this.#isStill || calm.matches,
-      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(),
+      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(), lease: this.#lease,
     });
     [...byId("shops").children].forEach((shop, index) => {
       const { x, y } = places.shops[index];
@@ -409,7 +408,7 @@ export class Stage {
     const { question, id } = this.#chapter;
     const next = isEnding && this.#next();
     const guess = isEnding && this.#guesses.get(id);
-    const asked = typeof question === "function" ? question(`${this.#shown.sleep_seconds ?? byId("sleep").value} s`, duration(this.#lease())) : question;
+    const asked = typeof question === "function" ? question(sleepOf(this.#shown) ?? `${byId("sleep").value} s`, duration(this.#lease)) : question;
     say({ sentence: this.#isAsking ? asked : text, guessed: guess ? `Your guess: ${guess}.` : "" });
     setData(byId("told"), "tone", isEnding && tone);
     byId("guess").hidden = !this.#isAsking;

@@ -55,6 +55,9 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const withToken = ({ number }) => `token ${count(number)}`;
 const seconds = (us) => `${count(us / 1e6)} s`;
 
+/** How long the holder sleeps, in words, if it does. */
+export const sleepOf = ({ final: { sleeps: [sleep] } }) => (sleep?.to ? seconds(sleep.to - sleep.from) : null);
+
 export const moment = (us) => duration(us / 1000);
 
 /** The scenes of a recording: `{ at, seconds, text, isEnding }`, in order. */
@@ -85,7 +88,7 @@ export function scenes(recording, { id }) {
   const written = next && sales.find((at) => at >= next.from);
   const [bounce] = final.bounces;
   const isKilled = !old || sleep.to === null;
-  const fate = isKilled ? "is killed while it has the key" : `falls asleep for ${seconds(sleep.to - sleep.from)} before it writes`;
+  const fate = isKilled ? "is killed while it has the key" : `falls asleep for ${sleepOf(recording)} before it writes`;
   const list = [
     { at: 0, seconds: 1.5, text: isKilled ? start : `${sleeper} gets the key, with ${withToken(old)}.` },
     { at: sleep.from, seconds: 2, text: `${sleeper} ${fate}. The key is only lent${next ? ": its lease runs out" : ", and its lease lasts for now"}.` },
@@ -145,7 +148,7 @@ function endingOf({ final, guard, fault, fence, sample, stock, shops }, id) {
 const EXAMPLE = "crates/fenced-lock/examples/two_stores.rs";
 
 /** What is to be said of a run that takes place now. */
-export function liveText({ buyers, stock, shops, fault, lease_ms: lease }, { sleeps: [sleep], tenures }, isOver) {
+export function liveText({ buyers, stock, shops, fault, lease }, { sleeps: [sleep], tenures }, isOver) {
   const crowd = `${count(buyers)} buyers come for ${counted(stock, "unit")}.`;
   if (!fault) return crowd;
   if (!sleep) return `${crowd} ${capital(shopName(shops.length - 1))} will get the key first.`;

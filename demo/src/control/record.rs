@@ -56,7 +56,6 @@ pub struct Run {
     pub fence: bool,
     pub fault: Option<Fault>,
     pub sleep_seconds: Option<u64>,
-    pub lease_ms: u64,
     pub victim: Option<String>,
     /// The instances that the buyers ask.
     pub shops: Vec<String>,
@@ -95,7 +94,6 @@ pub(crate) struct Status {
     pub(crate) guard: Guard,
     pub(crate) fence: bool,
     pub(crate) stale_batches: u64,
-    pub(crate) lease_ms: u64,
 }
 
 /// A command of the control to an instance.

@@ -60,8 +60,6 @@ pub(super) fn replay(
         "guard": run.guard,
         "fence": run.fence,
         "fault": run.fault,
-        "sleep_seconds": run.sleep_seconds,
-        "lease_ms": run.lease_ms,
         "stock": run.stock,
         "buyers": orders.len(),
         "shops": shops,

@@ -141,10 +141,8 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
          \"pause\" or \"kill\", and at most {MAX_SLEEP} sleep_seconds"
     );
     let wanted: NewRun = call.parse(&form)?;
-    let is_allowed = wanted.stock <= MAX_STOCK
-        && (1..=MAX_REQUESTS).contains(&wanted.requests)
-        && wanted.sleep_seconds.is_none_or(|seconds| seconds <= MAX_SLEEP);
-    if !is_allowed {
+    let is_too_large = wanted.stock > MAX_STOCK || wanted.sleep_seconds > Some(MAX_SLEEP);
+    if is_too_large || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
     let (run, _task) = call.control.begin(wanted).await?;
@@ -181,8 +179,6 @@ async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
 async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
     victim.command(&Command::Fault(Some((Fault::Pause, None)))).await?;
-    let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.control.note(&victim.name, text);
     Ok(accepted(&json!({"instance": victim.name})))
 }
 

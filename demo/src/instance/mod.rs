@@ -169,7 +169,6 @@ async fn status(State(controls): App) -> Response {
         guard: switch.chosen(),
         fence: rig.has(FENCE),
         stale_batches: sale.metrics().stale_batches.get(),
-        lease_ms: sale.lease_ttl().map_or(0, |ttl| ttl.as_millis() as u64),
     };
     reply::json(&(status, tenures, looks))
 }

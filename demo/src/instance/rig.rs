@@ -97,7 +97,6 @@ impl Rig {
         let from = now_ms();
         match fault {
             Fault::Kill => kill_now(),
-            Fault::Pause if pause.is_zero() => {}
             Fault::Pause => stop_for(pause),
         }
         if let Some(token) = token {

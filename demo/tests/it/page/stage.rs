@@ -36,15 +36,17 @@ impl Tab {
 
     /// Goes to a chapter, past its question.
     pub(super) async fn tell(&self, chapter: &str) {
-        self.click(&format!("#chapter-{chapter}")).await;
+        let button = format!("#chapter-{chapter}");
+        self.until_shown(&button).await;
+        self.click(&button).await;
         self.until_shown("#skip").await;
         self.click("#skip").await;
-        self.until_shown(&format!("#chapter-{chapter}[aria-pressed=true]")).await;
+        self.until_shown(&format!("{button}[aria-pressed=true]")).await;
         self.until_shown("#stage:not([data-busy])").await;
     }
 
     /// The last recording, from the server.
-    async fn recording(&self) -> Value {
+    pub(super) async fn recording(&self) -> Value {
         self.run_async("return (await fetch('demo/run/replay')).json()").await
     }
 }
@@ -163,15 +165,15 @@ async fn a_sleep_of_ones_own_is_shown_live() {
     )
     .await;
     page.click("#skip").await;
-    for (sleep, words) in [(1, "woke up in time"), (6, "sold again what was sold")] {
+    for (sleep, words) in [(1, "woke up in time"), (8, "sold again what was sold")] {
         page.run(&format!(
             "sleep.value = {sleep}; sleep.dispatchEvent(new Event('input', {{ bubbles: true }}))"
         ))
         .await;
-        page.click("#again").await;
+        page.click("#run-sleep").await;
         page.until_reads("#source", "Live").await;
-        page.until_reads("#sentence", "sleeps, and believes that it has the key").await;
-        if sleep == 6 {
+        if sleep == 8 {
+            page.until_reads("#sentence", "sleeps, and believes that it has the key").await;
             page.until_reads("#sentence", "Shop A has it now, with token").await;
             // the picture moves
             let moment = "return document.querySelector('#scrub').value";
