@@ -23,7 +23,7 @@ export async function asPage(recordings) {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>A recorded flash sale</title>
 <style>${sheets.join("\n")}</style>
-<header class="top"><h1>A recorded flash sale</h1><p class="tagline">Made by the demo of flash-sale (<code>make demo</code>), at <a href="${location.origin}">${location.host}</a> while that runs.</p></header>
+<header class="top"><h1>A recorded flash sale</h1><p class="aside">Made by the demo of flash-sale (<code>make demo</code>), at <a href="${location.origin}">${location.host}</a> while that runs.</p></header>
 <main>${index.getElementById("stage").outerHTML}</main>
 <script type="application/json" id="recordings">${data}</script>
 <script type="module">${script}

@@ -19,7 +19,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#link-age", "figures").await;
     assert_eq!(page.text("#rate").await, "–");
     shop.signal_instance(Signal::CONT);
-    page.until_reads("#link-text", "live").await;
+    page.until_reads("#link-text", "connected").await;
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
@@ -48,7 +48,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.become_device(DESKTOP).await;
 
     shop.start_instance(&[]).await;
-    page.until_reads("#link-text", "live").await;
+    page.until_reads("#link-text", "connected").await;
     assert!(!page.text(".alerts").await.contains("has lost its instance"));
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;

@@ -154,9 +154,9 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     page.assert_shows_the_stock().await;
     page.assert_no_complaints().await;
 
-    page.until_reads("#link-text", &format!("live from instance {}", demo.port)).await;
+    page.until_reads("#link-text", &format!("connected to instance {}", demo.port)).await;
     kill(first).await;
-    page.until_reads("#link-text", &format!("live from instance {other}")).await;
+    page.until_reads("#link-text", &format!("connected to instance {other}")).await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#lucky").await, Some(1), "the sale is unchanged");
 }
@@ -170,7 +170,7 @@ async fn without_the_laboratory_there_are_no_controls() {
     let page = Tab::open(&url, DESKTOP).await;
     page.load(&url).await;
     // a pasted text may have characters that no header can have
-    for (token, shown) in [("wrong", "a token is needed"), ("\u{200b}sh0p", "live")] {
+    for (token, shown) in [("wrong", "a token is needed"), ("\u{200b}sh0p", "connected")] {
         page.until_shown("#token-form").await;
         page.fill("#token", token).await;
         page.click("#token-form button").await;
