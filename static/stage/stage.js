@@ -138,7 +138,8 @@ export class Stage {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
     if (!recording) return;
     this.#start();
-    this.#keep(recording);
+    // somebody's short sleep does not tell the story
+    if (!isStoryOfSleep(chapterOf(recording))) this.#keep(recording);
   }
 
   #keep(recording) {
@@ -153,7 +154,7 @@ export class Stage {
     this.#isAsking = false;
     this.#film = film(recording === NOTHING ? [{ at: 0, seconds: 1, text: "The sale starts." }] : scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
-    say({ people: recording.sample ? "buyers drawn here" : "buyers", "stage-error": "", source: recording === NOTHING ? "" : sourceOf(recording) });
+    say({ people: recording.sample ? "buyers drawn here" : "buyers", "stage-error": "", source: recording === NOTHING ? "Not run yet" : sourceOf(recording) });
     this.#pick(mostSold(this.#shown.final)?.unit ?? Math.min(USUAL_UNIT, this.#shown.stock));
     byId("scrub").max = Math.round(this.#film.length * 1000);
     byId("sleeping").hidden = !this.#demo || !isStoryOfSleep(chapter);
