@@ -133,7 +133,9 @@ function endingOf({ final, guard, fault, fence, sample, stock, shops }, id) {
   const [bounce] = final.bounces;
   const refused = bounce ? `The store has seen token ${count(bounce.fence)}, so ${withToken(bounce)} bounces off. ` : "";
   const passes = final.tenures.length - 1;
-  const inTime = final.sleeps.length > 0 && !bounce ? ` ${capital(shopName(final.sleeps[0].shop))} woke up in time.` : "";
+  const [sleep] = final.sleeps;
+  const isOvertaken = sleep && final.tenures.some(({ shop, from }) => shop !== sleep.shop && from > sleep.from && !(from > sleep.to));
+  const inTime = !sleep ? "" : isOvertaken ? " This time." : ` ${capital(shopName(sleep.shop))} woke up in time.`;
   const after = bounce ? "" : {
     shared: passes > 0 ? ` The key was passed on ${{ 1: "once", 2: "twice" }[passes] ?? `${count(passes)} times`}.` : "",
     asleep: inTime,
