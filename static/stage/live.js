@@ -1,4 +1,4 @@
-// A run that takes place now, as a recording of what is known of it so far. Who got which unit is known when it is over: until
+// Makes a recording of a run that still takes place, from what is known so far. Who got which unit is known when it is over: until
 // then, buyers and units are only counted.
 
 import { prepare } from "./state.js";
