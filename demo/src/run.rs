@@ -129,7 +129,7 @@ impl Show<'_> {
 
         let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
         say(&format!("\n{buyers} come for {units}\n"));
-        let wanted = NewRun { stock, requests, guard: None, fence: None, fault: None };
+        let wanted = NewRun { stock, requests, ..NewRun::default() };
         let run = tokio::select! {
             run = control.run(wanted) => run,
             never = &mut upkeep => match never {},
@@ -207,9 +207,8 @@ A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:
     /// What a viewer can try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> String {
         let stock = self.options.stock;
-        let (first, last) =
-            (&cluster.instances[0], &cluster.instances[cluster.instances.len() - 1]);
-        let (first, last) = (first.url(), last.url());
+        let url = |at: usize| cluster.instances[at].url();
+        let (first, last) = (url(0), url(cluster.instances.len() - 1));
         let (redis, etcd) = (cluster.redis.tool_flags(), cluster.etcd[0].tool_flags());
         let logs = cluster.dir.path().display();
         format!(
@@ -224,6 +223,8 @@ To try from another terminal, where no call of a demo needs a token:
   etcdctl {etcd} lock {LOCK_NAME}
     (holds the lock: all orders wait until you press Ctrl-C)
 Logs: {logs}
+
+When one script is not enough: crates/fenced-lock/examples/two_stores.rs
 
 Serving until Ctrl-C. See the sale again, slowly: {first}"
         )

@@ -180,7 +180,7 @@ impl Live {
     }
 
     /// How many orders have ended.
-    pub(crate) fn ended(&self) -> u64 {
+    pub fn ended(&self) -> u64 {
         let counters = [&self.acknowledged, &self.sold_out, &self.unsettled];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }

@@ -34,7 +34,7 @@ pub const STAGE: Files = files! {
     "style/base.css" "style/panels.css" "style/stage.css"
     "page/api.js" "page/connection.js" "page/dom.js" "page/format.js" "page/guards.js" "page/instances.js" "page/main.js"
     "panels/link.js" "panels/lock.js" "panels/own.js" "panels/sale.js"
-    "stage/draw.js" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
+    "stage/draw.js" "stage/live.js" "stage/recorded.json" "stage/share.js" "stage/stage.js" "stage/state.js" "stage/story.js"
 };
 
 /// The routes of this page, which calls the other routes of its address.

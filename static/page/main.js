@@ -25,7 +25,8 @@ function showMain({ now, link }) {
   if (now?.demo || link.state === "lost") setData(document.body, "known", true);
 }
 
-const [own, stage] = [new OwnSale(), new Stage()];
+const stage = new Stage();
+const own = new OwnSale((run) => stage.watch(run));
 const parts = [showLink, showMain, showSale, showLock, showNotes, (known) => own.show(known), (known) => stage.show(known)];
 
 /** Shows what is known in the next frame. A part that fails must not stop the others. */

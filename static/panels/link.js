@@ -29,7 +29,7 @@ export function showLink({ link, now }) {
 }
 
 function words({ state, isUnsold }, instance, now) {
-  if (state === "live") return `live from instance ${instance}`;
+  if (state === "live") return `connected to instance ${instance}`;
   if (state === "connecting") return "connecting";
   if (isUnsold) return "no sale of this item";
   return now ? `${instance} does not answer` : "no answer yet, trying again";

@@ -14,7 +14,8 @@ export class OwnSale {
   #isCalling = false;
   #hasChosen = false;
 
-  constructor() {
+  /** Tells `onRun` of each run that it starts. */
+  constructor(onRun) {
     const form = byId("run-form");
     form.addEventListener("change", () => {
       this.#hasChosen = true;
@@ -23,7 +24,9 @@ export class OwnSale {
     const stock = () => byId("units").valueAsNumber;
     const choice = () => ({ guard: byId("guard").value, fence: byId("fence").checked });
     const actions = {
-      run: () => call("POST", "demo/run", { stock: stock(), requests: byId("buyers").valueAsNumber, fault: byId("fault").value || null, ...choice() }),
+      run: async () => {
+        onRun(await call("POST", "demo/run", { stock: stock(), requests: byId("buyers").valueAsNumber, fault: byId("fault").value || null, ...choice() }));
+      },
       start: () => call("PUT", "stock", { stock: stock() }),
       apply: async () => {
         const { guard, fence } = choice();

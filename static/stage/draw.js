@@ -1,6 +1,6 @@
 // Draws a moment of a recorded sale on one canvas: buyers as dots, shops, the key, the shelf, and who believed what.
 
-import { count } from "../page/format.js";
+import { count, counted } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { moment } from "./story.js";
 
@@ -112,16 +112,19 @@ export function layout({ width, height, dots, stock, shops, lanes }) {
     places.shelf = { x: width - shelf, y: head, w: shelf, h: bottom - head - 4 };
     places.gate = { x: width - shelf - 24, y: 4, w: 0, h: bottom - 8 };
   } else {
-    const [crowd, h] = [Math.round(bottom * 0.16), Math.round(bottom * 0.34)];
+    const [crowd, h] = [Math.round(bottom * 0.1), Math.round(bottom * 0.36)];
     const [w, top] = [(width - gap * (shops - 1)) / shops, crowd + h + 62];
     places.crowd = { x: 0, y: 18, w: width, h: crowd };
     places.shops = each((index) => ({ x: index * (w + gap), y: crowd + 28, w, h }));
     places.shelf = { x: 0, y: top, w: width, h: bottom - top - 4 };
     places.gate = { x: 4, y: top - 26, w: width - 8, h: 0 };
   }
-  places.home = grid(places.crowd, dots, isWide ? 11 : 9);
-  places.rooms = places.shops.map(({ x, y, w, h }) => grid({ x: x + 10, y: y + 42, w: w - 20, h: h - 70 }, Math.ceil(dots / shops) + 1, 10));
-  places.square = grid(places.shelf, squares, 46);
+  // in front of each shop, and behind it
+  places.doors = places.shops.map(({ x, y, w, h }) => (isWide ? [[x - 8, y + h / 2], [x + w + 8, y + h / 2]] : [[x + w / 2, y - 6], [x + w / 2, y + h + 6]]));
+  const few = dots > 20 ? 1 : 4;
+  places.home = grid(places.crowd, dots, few * (isWide ? 11 : 9));
+  places.rooms = places.shops.map(({ x, y, w, h }) => grid({ x: x + 10, y: y + 42, w: w - 20, h: h - 70 }, Math.ceil(dots / shops) + 1, few * 10));
+  places.square = grid(places.shelf, squares, squares > 20 ? 46 : 120);
   return places;
 }
 
@@ -164,17 +167,19 @@ function drawShops(brush, { shops }, { now, key }) {
   });
 }
 
-function drawDoings(brush, { shops }, { now }) {
+function drawDoings(brush, { shops }, { now, key }) {
   shops.forEach(({ x, y, w, h }, index) => {
     const { asleep, waiting, sold, read } = now.shops[index] ?? {};
-    if (waiting && read !== undefined) brush.say(`reads “${count(read)} left”`, x + w / 2, y + h - 33, { size: 14 });
+    const isMistaken = asleep && now.tenures.some((one) => one.shop === index && one.to === null && one.number < key?.number);
+    if (isMistaken) brush.say("believes it has the key", x + w / 2, y + h - 33, { size: 14 });
+    if (read !== undefined && (waiting || sold)) brush.say(waiting ? `reads “${count(read)} left”` : `wrote “${count(read - 1)} left”`, x + w / 2, y + h - 33, { size: 14 });
     const words = asleep || [waiting ? `${count(waiting)} wait` : "", sold ? `sold ${count(sold)}` : ""].filter(Boolean).join(", ");
     if (words) brush.say(words, x + w / 2, y + h - 11, asleep && { size: 14, ink: "--warn" });
   });
 }
 
 function drawShelf(brush, { squares, perSquare, square: { size, at, centre }, shelf }, { now, flown, chosen, recording }) {
-  brush.text(`the shelf: ${count(recording.stock)} units${perSquare > 1 ? `, ${count(perSquare)} to a square` : ""}`, shelf.x, shelf.y - 8);
+  brush.text(`the shelf: ${counted(recording.stock, "unit")}${perSquare > 1 ? `, ${count(perSquare)} to a square` : ""}`, shelf.x, shelf.y - 8);
   const wide = size - (size > 9 ? 2 : 1);
   const square = (unit) => Math.floor((unit - 1) / perSquare);
   for (let index = 0; index < squares; index += 1) {
@@ -194,7 +199,7 @@ function drawShelf(brush, { squares, perSquare, square: { size, at, centre }, sh
     if (owners.length > 1) {
       brush.frame("--bad", Math.min(3, size / 6), x, y, wide, wide);
       // how many own what should have one owner
-      if (size >= 15 && owners.length > 2) brush.say(String(owners.length), middle - 1, base + 3, { size: size < 30 ? 9 : 12, ink: "--bad", edge: 1 });
+      if (size >= Math.max(15, 5 + 6 * String(owners.length).length) && owners.length > 2) brush.say(String(owners.length), middle - 1, base + 3, { size: size < 30 ? 9 : 12, ink: "--bad", edge: 1 });
     } else if (size >= 13) {
       brush.text(looks(shops[0]).sign, middle - 1, base + size * 0.12, { size: size * 0.4, ink: "--on-instance", align: "center" });
     }
@@ -204,10 +209,10 @@ function drawShelf(brush, { squares, perSquare, square: { size, at, centre }, sh
   brush.frame("--ink", 2, x - 2, y - 2, wide + 4, wide + 4);
 }
 
-function drawBuyers(brush, { crowd, home, rooms, square, perSquare }, { now, flown, dots, recording }) {
+function drawBuyers(brush, { crowd, home, rooms, doors, square, perSquare }, { now, flown, dots, recording }) {
   const isHere = now.buyers.size < dots || recording.final.buyers.size === 0;
-  brush.text(isHere ? "people" : now.none > 0 ? `${count(now.none)} went home without` : "", crowd.x, crowd.y - 8);
-  const radius = Math.max(1.2, Math.min(4, home.size * 0.36));
+  brush.text(isHere ? "buyers" : now.none > 0 ? `${count(now.none)} went home without` : "", crowd.x, crowd.y - 8);
+  const radius = Math.max(1.2, Math.min(dots > 20 ? 4 : 12, home.size * 0.36));
   const drawDot = (place, ink, isHollow) => {
     const circle = (pen) => pen.arc(...place, radius, 0, 2 * Math.PI);
     if (isHollow) brush.stroke(ink, 1, circle);
@@ -216,17 +221,21 @@ function drawBuyers(brush, { crowd, home, rooms, square, perSquare }, { now, flo
   for (let index = now.buyers.size; index < dots; index += 1) drawDot(home.centre(index), "--ink");
   for (const { rank, shop, place, asked, is, at, unit, by } of now.buyers.values()) {
     const start = home.centre(rank);
-    const came = between(start, (rooms[shop] ?? home).centre(place), flown(asked));
-    const far = flown(at);
-    if (is === "asked") drawDot(came, looks(shop).ink);
-    else if (is !== "sold") drawDot(between(came, start, far), is === "failed" ? "--bad" : "--ink-soft", far > 0.5);
-    else if (far < 1) drawDot(between(came, square.centre(Math.floor((unit - 1) / perSquare)), far), looks(by).ink);
+    const [[front, back], room, far] = [doors[shop], rooms[shop].centre(place), flown(at)];
+    if (is === "asked") drawDot(along(flown(asked), start, front, room), looks(shop).ink);
+    else if (is !== "sold") drawDot(along(far, room, front, start), is === "failed" ? "--bad" : "--ink-soft", far > 0.5);
+    else if (far < 1) drawDot(along(far, room, back, square.centre(Math.floor((unit - 1) / perSquare))), looks(by).ink);
   }
 }
 
 function between([x, y], [toX, toY], share) {
   const eased = share * share * (3 - 2 * share);
   return [x + (toX - x) * eased, y + (toY - y) * eased];
+}
+
+/** The place at this share of a way with a stop: through the door of a shop, since the straight way leads through another shop. */
+export function along(share, from, stop, to) {
+  return share < 0.5 ? between(from, stop, 2 * share) : between(stop, to, 2 * share - 1);
 }
 
 /** The key of each shop that believes to have it; only the newest is real. */
@@ -274,7 +283,7 @@ function drawGate(brush, { gate, isWide, shops }, { now, flown, recording }) {
 }
 
 /** One lane for each shop, over the scrubber and on its scale: who believed to have the key, and who slept. */
-function drawLanes(brush, { width, bottom, shops }, { recording: { final, end }, film, position, hasNumbers }) {
+function drawLanes(brush, { width, bottom, shops }, { recording: { final, end }, film, position, hasNumbers, lease }) {
   if (!hasNumbers) return;
   const { pen } = brush;
   const onScale = (position) => EDGE + (position / film.length) * (width - 2 * EDGE);
@@ -299,9 +308,9 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
     pen.globalAlpha = 0.75;
     brush.line("--surface", LANE, [left, middle], [right, middle], [2, 5]);
     pen.globalAlpha = 1;
-    const lent = x(next?.from ?? from);
-    if (next) {
-      // the time for which the key is lent, as it runs out: drawn up to the next holder's start, which was measured
+    const lent = x(next?.from ?? Math.min(to ?? end, from + lease * 1000));
+    if (lent > left) {
+      // the time for which the key is lent, as it runs out: up to the next holder's start, if there is one, which was measured
       const rest = Math.min(lent, Math.max(left, head));
       brush.fill("--surface", left + 2, middle + 4, lent - left - 4, 4);
       brush.fill("--warn", rest, middle + 4, lent - rest, 4);
@@ -317,9 +326,19 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
   brush.fill("--ink", head - 1, bottom, 2, shops.length * (LANE + LANE_GAP) + LANE_GAP);
   const axis = top(shops.length) + 10;
   const last = width - EDGE - brush.text(moment(end), width - EDGE, axis, { size: 11, align: "right" });
-  let free = 0;
-  for (const at of film.marks) {
-    const wide = 14 + pen.measureText(moment(at)).width;
-    if (x(at) >= free && x(at) + wide < last) free = x(at) + brush.text(moment(at), x(at), axis, { size: 11 }) + 14;
+  for (const [left, words] of ticks(film.marks.map((at) => [x(at), moment(at)]), (words) => pen.measureText(words).width, last, moment(end))) {
+    brush.text(words, left, axis, { size: 11 });
   }
+}
+
+/** The labels `[left, words]` that have room before `last`, and do not repeat one another or the label there. */
+export function ticks(labels, width, last, end) {
+  const shown = [];
+  let free = 0;
+  for (const [left, words] of labels) {
+    if (left < free || left + width(words) + 14 > last || [shown.at(-1)?.[1], end].includes(words)) continue;
+    shown.push([left, words]);
+    free = left + width(words) + 14;
+  }
+  return shown;
 }

@@ -2,7 +2,7 @@
 
 /** What the file contains, each after what it needs. */
 const MODULES = ["page/format.js", "page/dom.js", "page/instances.js", "page/api.js",
-  "stage/state.js", "stage/story.js", "stage/draw.js", "stage/share.js", "stage/stage.js"];
+  "stage/state.js", "stage/story.js", "stage/draw.js", "stage/live.js", "stage/share.js", "stage/stage.js"];
 const SHEETS = ["style/base.css", "style/stage.css"];
 /** Longer links are cut by what passes them on. */
 const LONGEST_LINK = 32_000;
@@ -23,7 +23,7 @@ export async function asPage(recordings) {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>A recorded flash sale</title>
 <style>${sheets.join("\n")}</style>
-<header class="top"><h1>A recorded flash sale</h1></header>
+<header class="top"><h1>A recorded flash sale</h1><p class="aside">Made by the demo of flash-sale (<code>make demo</code>), at <a href="${location.origin}">${location.host}</a> while that runs.</p></header>
 <main>${index.getElementById("stage").outerHTML}</main>
 <script type="application/json" id="recordings">${data}</script>
 <script type="module">${script}

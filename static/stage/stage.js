@@ -1,4 +1,4 @@
-// The stage: replays a recorded sale, and has the demo run the sale of a chapter.
+// The stage: replays a recorded sale, asks for a guess before, and has the demo run the sale of a chapter.
 
 import { call, isRunning } from "../page/api.js";
 import { byId, children, list, say, setCell, setData, setText } from "../page/dom.js";
@@ -6,7 +6,8 @@ import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
 import { film, holder, mostSold, prepare, state } from "./state.js";
 import { Brush, draw, grid, layout, unitAt } from "./draw.js";
-import { CHAPTERS, OPENING, chapterOf, moment, scenes, shopName, soldTo, words } from "./story.js";
+import { Live } from "./live.js";
+import { CHAPTERS, DRAWING, OWN, chapterOf, isStoryOfSleep, liveText, moment, scenes, shopName, soldTo, sleepOf, sourceOf, words } from "./story.js";
 import { asLink, asPage, download, fromLink } from "./share.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -15,15 +16,19 @@ const LOOK_MS = 250;
 const NEAR = 0.005;
 /** The unit whose owners are listed where none has several. */
 const USUAL_UNIT = 6;
-/** What the stage shows before there is a recording. */
+/** What the stage shows of a chapter without a recording. */
 const NOTHING = prepare({ guard: null, fence: null, fault: null, stock: 300, buyers: 500, shops: ["", ""], took_us: 0, sample: null, events: [] });
 
 export class Stage {
   #brush = new Brush(byId("scene"), () => this.#request());
   /** The recordings of this tab, by the id of their chapter. */
-  #kept = new Map();
+  #kept = new Map([["two", DRAWING]]);
+  /** By the id of their chapter: what the reader has guessed; null if nothing. */
+  #guesses = new Map();
+  /** Whether the question of the chapter is open. */
+  #isAsking = false;
   #shown = NOTHING;
-  #chapter = OPENING;
+  #chapter = CHAPTERS[0];
   #film = film([{ at: 0, seconds: 1, text: "" }], 0);
   /** In seconds of the film. */
   #position = 0;
@@ -34,8 +39,14 @@ export class Stage {
   #frame = null;
   #chosen = null;
   #demo = null;
+  /** How long the lease of the key lasts, in milliseconds. */
+  #lease = 3000;
+  #isStarted = false;
+  /** While a run of this page takes place. */
   #isBusy = false;
-  /** The runs that were replayed here, or need not be. */
+  /** What is known of it. */
+  #live = null;
+  /** The runs whose recordings are here, or need not be. */
   #seen = new Set();
 
   /** Without `recordings` it shows those of a demo. */
@@ -50,22 +61,22 @@ export class Stage {
       play: () => this.#play(!this.#isPlaying),
       back: () => this.#step(-1),
       forward: () => this.#step(1),
-      next: () => {
-        // it hides while the next sale runs, and would lose the focus
-        byId("sentence").focus();
-        if (this.#shown === NOTHING) this.#again();
-        else this.#choose(this.#next());
-      },
+      next: () => this.#choose(this.#next()),
+      yes: () => this.#answer("yes"),
+      no: () => this.#answer("no"),
+      skip: () => this.#answer(null),
       again: () => this.#again(),
+      "run-sleep": () => this.#again(),
       checks: ({ target }) => this.#choose(CHAPTERS.find(({ id }) => id === (target.checked ? "checked" : "asleep"))),
       scene: ({ offsetX, offsetY }) => this.#pick(unitAt(this.#layout(), offsetX, offsetY)),
       save: () => this.#save(),
       copy: () => this.#copy(),
     };
     for (const chapter of CHAPTERS) clicks[`chapter-${chapter.id}`] = () => this.#choose(chapter);
-    for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
+    for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", (event) => event.currentTarget.ariaDisabled !== "true" && act(event));
     byId("scrub").addEventListener("input", ({ target }) => this.#seek(target.value / 1000));
     byId("speed").addEventListener("change", () => this.#request());
+    byId("sleep").addEventListener("input", () => this.#showSleep());
     byId("unit").addEventListener("input", ({ target }) => this.#pick(target.valueAsNumber));
     byId("events-details").addEventListener("toggle", () => this.#showEvents());
     document.addEventListener("keydown", (event) => this.#press(event));
@@ -74,50 +85,61 @@ export class Stage {
       for (const recording of recordings) this.#keep(recording);
       for (const { id } of CHAPTERS) byId(`chapter-${id}`).parentElement.hidden = !this.#kept.has(id);
       for (const id of ["save", "copy", "again"]) byId(id).hidden = true;
-      // the shops of a recording can be neither paused nor killed
-      byId("shops").inert = true;
+      this.#isStarted = true;
       this.#open(recordings[0], chapterOf(recordings[0]));
+      return;
     }
     addEventListener("hashchange", () => this.#follow());
     this.#follow();
   }
 
+  /** Shows the recording in the link of this page; without one, the first chapter. */
   async #follow() {
     const recording = await fromLink();
-    if (!recording || this.#isBusy) return;
-    this.#seen.add("");
-    this.#open(this.#keep(recording), chapterOf(recording));
+    if (this.#isBusy || (!recording && !this.#shown.isLinked)) return;
+    this.#start();
+    if (recording) this.#open(this.#keep({ ...recording, isLinked: true }), chapterOf(recording));
+    else this.#open(DRAWING, CHAPTERS[0]);
   }
 
   /** Takes in the state of the page: whether there is a demo, and whether a run is over. */
   show({ now, link }) {
     this.#demo = now?.demo ?? null;
-    byId("stage").hidden = !this.#demo && this.#shown === NOTHING;
+    if (this.#demo) this.#start();
+    byId("stage").hidden = !this.#isStarted;
     // the last run can be had without a stream of events
     if (!this.#demo && (now || link.state !== "lost" || link.needsToken || this.#seen.size > 0)) return;
     const run = this.#demo?.run;
     if (this.#demo) this.#showUp();
+    this.#lease = now?.lock?.ttl_ms ?? this.#lease;
+    this.#live?.see(now.lock);
     const id = run?.id ?? "";
-    if (isRunning(run) && this.#shown === NOTHING && !this.#isBusy) this.#say("A sale is being recorded. It is shown here when it is over.");
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
-    const isFirst = this.#seen.size === 0;
     this.#seen.add(id);
-    this.#take(isFirst);
+    this.#take();
   }
 
-  async #take(isFirst) {
+  /** Begins with the first chapter. */
+  #start() {
+    if (this.#isStarted) return;
+    this.#isStarted = true;
+    this.#open(DRAWING, CHAPTERS[0]);
+    this.#takeShipped();
+  }
+
+  /** Recordings of long runs come with the page. */
+  async #takeShipped() {
+    const shipped = await call("GET", "static/stage/recorded.json").catch(() => []);
+    for (const recording of shipped) if (!this.#kept.has(chapterOf(recording).id)) this.#keep(recording);
+  }
+
+  /** Takes the recording of a run that this page has not started. What is shown stays. */
+  async #take() {
     const recording = await call("GET", "demo/run/replay").catch(() => null);
-    if (!recording && this.#demo?.run?.state !== "done") this.#invite();
-    if (!recording || recording.run === this.#shown.run) return;
-    this.#open(this.#keep(recording), chapterOf(recording, isFirst));
-  }
-
-  /** Without a recording, one button makes one. A run starts a new sale, so it waits for a visitor. */
-  #invite() {
-    if (this.#shown !== NOTHING) return;
-    this.#say("No sale was recorded yet.");
-    byId("next").hidden = false;
-    say({ next: "Run the first sale →" });
+    if (!recording) return;
+    this.#start();
+    // somebody's short sleep does not tell the story
+    if (!isStoryOfSleep(chapterOf(recording))) this.#keep(recording);
   }
 
   #keep(recording) {
@@ -125,19 +147,23 @@ export class Stage {
     return recording;
   }
 
-  #open(recording, chapter) {
+  #open(recording, chapter, isPlaying = true) {
     byId("stage").hidden = false;
-    this.#shown = prepare(recording);
+    this.#shown = recording === NOTHING ? NOTHING : prepare(recording);
     this.#chapter = chapter;
-    this.#film = film(scenes(this.#shown, chapter), this.#shown.end);
+    this.#isAsking = false;
+    this.#film = film(recording === NOTHING ? [{ at: 0, seconds: 1, text: "The sale starts." }] : scenes(this.#shown, chapter), this.#shown.end);
     byId("unit").max = this.#shown.stock;
-    say({ people: recording.sample ? "people drawn here" : "people", "stage-error": "" });
-    this.#chosen = null;
-    this.#pick(mostSold(this.#shown.final)?.unit ?? USUAL_UNIT);
+    say({ people: recording.sample ? "buyers drawn here" : "buyers", "stage-error": "", source: recording === NOTHING ? "Not run yet" : sourceOf(recording) });
+    this.#pick(mostSold(this.#shown.final)?.unit ?? Math.min(USUAL_UNIT, this.#shown.stock));
     byId("scrub").max = Math.round(this.#film.length * 1000);
-    // one story with two endings, once the second was seen
-    byId("check").hidden = !["asleep", "checked"].includes(chapter.id) || !this.#kept.has("checked") || !byId("chapter-asleep").checkVisibility();
-    this.#showCheck();
+    byId("sleeping").hidden = !this.#demo || !isStoryOfSleep(chapter);
+    byId("again").hidden = !this.#demo || (!chapter.run && chapter !== OWN) || isStoryOfSleep(chapter);
+    byId("home").hidden = !recording.isLinked;
+    // one story with two endings, once the second was asked for
+    byId("check").hidden = !this.#guesses.has("checked") && chapter.id !== "checked";
+    byId("checks").checked = chapter.id === "checked";
+    this.#showSleep();
     const strip = byId("chapters");
     for (const { id } of CHAPTERS) {
       const button = byId(`chapter-${id}`);
@@ -147,11 +173,16 @@ export class Stage {
     this.#showShops();
     this.#showEvents();
     this.#position = 0;
-    this.#play(true);
+    this.#play(isPlaying);
   }
 
-  #showCheck() {
-    byId("checks").checked = this.#chapter.id === "checked";
+  /** How long the holder sleeps in the next run, beside its lease. */
+  #showSleep() {
+    const { value, max } = byId("sleep");
+    const lease = this.#lease;
+    say({ "sleep-text": `${value} s`, "lease-text": `lease: ${duration(lease)}` });
+    byId("sleep").ariaValueText = `${value} s, with a lease of ${duration(lease)}`;
+    byId("sleeping").style.setProperty("--lease", lease / 1000 / max);
   }
 
   #next() {
@@ -159,49 +190,91 @@ export class Stage {
     return next && byId(`chapter-${next.id}`).checkVisibility() ? next : null;
   }
 
+  /** Goes to a chapter; the first time, with its question. */
   #choose(chapter) {
+    if (this.#isBusy) return this.#refuse();
     const recording = this.#kept.get(chapter.id);
-    if (recording && !this.#isBusy) this.#open(recording, chapter);
+    // what was clicked may hide
+    if (document.activeElement?.matches("#next, #guess *")) byId("sentence").focus();
+    if (chapter.question && !this.#guesses.has(chapter.id)) {
+      this.#open(recording ?? NOTHING, chapter, false);
+      this.#isAsking = true;
+    } else if (recording) this.#open(recording, chapter);
     else this.#run(chapter);
+  }
+
+  #answer(guess) {
+    this.#guesses.set(this.#chapter.id, guess);
+    this.#choose(this.#chapter);
   }
 
   #again() {
     const { stock, buyers, guard, fence, fault } = this.#shown;
-    this.#run(this.#chapter, { stock, requests: buyers, guard, fence, fault });
+    const sale = this.#chapter.run ?? { stock, requests: buyers, guard, fence, fault };
+    this.#guesses.set(this.#chapter.id, this.#guesses.get(this.#chapter.id) ?? null);
+    this.#run(this.#chapter, sale);
   }
 
-  /** Has the demo run the sale of a chapter, and replays it. */
+  #refuse() {
+    say({ "stage-error": "A sale takes place: it ends in some seconds." });
+    byId("checks").checked = this.#chapter.id === "checked";
+  }
+
+  /** Has the demo run the sale of a chapter. */
   async #run(chapter, sale = chapter.run) {
-    if (this.#isBusy) return;
-    this.#isBusy = true;
-    this.#seek(0);
-    byId("next").hidden = true;
-    setData(byId("stage"), "busy", true);
-    const { fault, stock, requests } = sale;
-    say({ "stage-error": "" });
-    this.#say(`${count(requests)} people come for ${count(stock)} units, to the real shops. ${fault ? "One shop falls asleep for some seconds. " : ""}Recording.`);
+    this.#open(this.#kept.get(chapter.id) ?? NOTHING, chapter, false);
+    this.#setBusy(true);
     try {
-      const { id } = await call("POST", "demo/run", sale);
-      let run;
-      do {
+      const sleep = isStoryOfSleep(chapter) ? { sleep_seconds: byId("sleep").valueAsNumber } : {};
+      await this.watch(await call("POST", "demo/run", { ...sale, ...sleep }), chapter);
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  /** Shows a run that this page has started, while it takes place, and then its recording. */
+  async watch(run, chapter = null) {
+    const { id } = run;
+    this.#seen.add(id);
+    this.#setBusy(true);
+    try {
+      this.#live = new Live(run, this.#lease);
+      this.#position = 0;
+      this.#play(true);
+      while (run.id === id && isRunning(run)) {
         await new Promise((done) => setTimeout(done, LOOK_MS));
         run = await call("GET", "demo/run");
-        say({ clock: `recording, ${duration(run.elapsed_ms)}` });
-      } while (run.id === id && isRunning(run));
+        this.#live.hear(run);
+      }
       if (run.state === "failed") throw new Error(run.error);
       const recording = await call("GET", "demo/run/replay");
       if (recording?.run !== id) throw new Error("Another sale was run meanwhile.");
-      this.#seen.add(id);
-      this.#open(this.#keep(recording), chapter === OPENING ? chapterOf(recording, true) : chapter);
+      const told = chapterOf(recording);
+      if (chapter && told.id !== chapter.id) throw new Error("Only one shop was up, so this sale shows nothing. Run it again when all are.");
+      this.#setBusy(false);
+      this.#open(this.#keep(recording), told);
+      // up to here it was shown live
+      const [sleep] = this.#shown.final.sleeps;
+      if (sleep?.to) this.#position = this.#film.positionOf(sleep.to);
     } catch (error) {
-      say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
-      this.#invite();
-      this.#request();
-    } finally {
-      this.#isBusy = false;
-      setData(byId("stage"), "busy", false);
-      this.#showCheck();
+      this.#fail(error);
     }
+  }
+
+  #fail(error) {
+    this.#setBusy(false);
+    this.#open(this.#kept.get(this.#chapter.id) ?? NOTHING, this.#chapter, false);
+    this.#isAsking = this.#shown === NOTHING && Boolean(this.#chapter.question);
+    say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
+  }
+
+  #setBusy(isBusy) {
+    this.#isBusy = isBusy;
+    if (!isBusy) this.#live = null;
+    setData(byId("stage"), "busy", isBusy);
+    for (const id of ["play", "back", "forward", "again", "run-sleep"]) byId(id).ariaDisabled = isBusy;
+    byId("scrub").disabled = isBusy;
+    say({ "stage-error": "" });
   }
 
   #now() {
@@ -209,6 +282,7 @@ export class Stage {
   }
 
   #play(isPlaying) {
+    if (this.#isAsking && isPlaying) return this.#answer(null);
     if (isPlaying && this.#position >= this.#film.length) this.#position = 0;
     this.#isPlaying = isPlaying;
     this.#isStill &&= !isPlaying;
@@ -219,6 +293,7 @@ export class Stage {
   }
 
   #seek(position) {
+    if (this.#isAsking || this.#isBusy) return this.#request();
     this.#play(false);
     this.#isStill = true;
     this.#position = Math.min(this.#film.length, Math.max(0, position));
@@ -233,8 +308,9 @@ export class Stage {
 
   #press(event) {
     const { key, target, altKey, ctrlKey, metaKey } = event;
+    if (this.#isBusy) return;
     const isHere = target === document.body || byId("stage").contains(target);
-    if (!isHere || altKey || ctrlKey || metaKey || byId("stage").hidden || target.matches("select, input[type=number]")) return;
+    if (!isHere || altKey || ctrlKey || metaKey || byId("stage").hidden || target.matches("select, input[type=number], #sleep")) return;
     const isSlider = target.id === "scrub";
     if (key === " " && (isSlider || !target.matches("button, summary, input"))) this.#play(!this.#isPlaying);
     else if (key === "ArrowLeft" || (isSlider && key === "ArrowDown")) this.#step(-1);
@@ -257,6 +333,7 @@ export class Stage {
     const since = time - (this.#tick ?? time);
     if (calm.matches && this.#tick !== null && since < 1000) return;
     this.#tick = time;
+    if (this.#live) return this.#showLive();
     const moved = calm.matches ? 1 : Math.min(0.1, since / 1000);
     const slower = Number(byId("speed").value);
     // the last scene may take no time of its own
@@ -266,6 +343,18 @@ export class Stage {
     if (this.#position === this.#film.length) this.#play(false);
   }
 
+  /** What is known of the run that takes place. */
+  #showLive() {
+    const live = this.#live;
+    this.#shown = live.recording();
+    const now = state(this.#shown.events, live.position * 1e6);
+    const length = this.#shown.end / 1e6;
+    this.#film = film([{ at: 0, seconds: length, text: liveText(this.#shown, now, live.isOver) }], this.#shown.end);
+    this.#position = Math.min(length, calm.matches ? Math.floor(live.position) : live.position);
+    byId("scrub").max = Math.round(length * 1000);
+    say({ source: sourceOf(this.#shown) });
+  }
+
   #layout() {
     const { clientWidth: width, clientHeight: height } = byId("scene");
     const { stock, shops } = this.#shown;
@@ -273,12 +362,12 @@ export class Stage {
   }
 
   #dots() {
-    return this.#shown.final.buyers.size || this.#shown.buyers;
+    return this.#shown.dots ?? (this.#shown.final.buyers.size || this.#shown.buyers);
   }
 
-  /** The numbers of the key come with the chapter that explains them. */
+  /** The tokens come with the chapter that explains them. */
   #hasNumbers() {
-    return this.#chapter !== OPENING && this.#shown.final.tenures.length > 0;
+    return this.#chapter.id !== "shared" && this.#shown.final.tenures.length > 0;
   }
 
   #show() {
@@ -289,14 +378,13 @@ export class Stage {
     const places = this.#layout();
     draw(this.#brush, places, {
       now, recording, key: holder(now), film: this.#film, position: this.#position, isStill: this.#isStill || calm.matches,
-      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(),
+      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(), lease: this.#lease,
     });
     [...byId("shops").children].forEach((shop, index) => {
       const { x, y } = places.shops[index];
       shop.style.translate = `${Math.round(x + 8)}px ${Math.round(y + 6)}px`;
     });
-    if (recording === NOTHING) return;
-    if (!this.#isBusy) this.#tell(mostSold(final) ? "bad" : "good");
+    this.#tell(mostSold(final) ? "bad" : "good");
     const scrub = byId("scrub");
     scrub.value = Math.round(this.#position * 1000);
     // each change would be read out
@@ -304,6 +392,7 @@ export class Stage {
     say({ clock: `${moment(t)} of ${moment(end)}${this.#pace()}`, got: count(now.sold), "units-sold": count(now.units.size), doubled: count(now.doubled) });
     setData(byId("doubled"), "tone", now.doubled > 0 && "bad");
     this.#showOwners(now);
+    this.#markEvent(now.step);
   }
 
   /** How the film runs, where the visitor has not chosen a speed. */
@@ -314,21 +403,23 @@ export class Stage {
     return isTold ? `, ${count(slower)} times slower` : "";
   }
 
-  /** The sentence of this scene; at the end of the last one, what comes next. */
+  /** The sentence of this scene, or the question before; at the end of the last one, what comes next. */
   #tell(tone) {
     const { text, isEnding } = this.#film.sceneAt(this.#position);
+    const { question, id } = this.#chapter;
     const next = isEnding && this.#next();
-    this.#say(text, isEnding && tone);
-    byId("next").hidden = !next;
+    const guess = isEnding && this.#guesses.get(id);
+    const asked = typeof question === "function" ? question(sleepOf(this.#shown) ?? `${byId("sleep").value} s`, duration(this.#lease)) : question;
+    say({ sentence: this.#isAsking ? asked : text, guessed: guess ? `Your guess: ${guess}.` : "" });
+    setData(byId("told"), "tone", isEnding && tone);
+    byId("guess").hidden = !this.#isAsking;
+    byId("next").hidden = !next || this.#isBusy;
     if (next) say({ next: `${next.ask} →` });
   }
 
-  #say(text, tone) {
-    say({ sentence: text });
-    setData(byId("told"), "tone", tone);
-  }
-
   #showShops() {
+    // the shops of a drawing or of a saved recording can be neither paused nor killed
+    byId("shops").inert = !this.#demo || !this.#shown.shops[0];
     children(byId("shops"), this.#shown.shops.length, (index) => this.#makeShop(index));
     this.#showUp();
   }
@@ -359,30 +450,44 @@ export class Stage {
     return shop;
   }
 
+  /** Lists the owners of a unit; of none, if there is no such unit. */
   #pick(unit) {
-    if (!Number.isInteger(unit) || unit < 1 || unit > this.#shown.stock) return;
-    this.#chosen = unit;
-    if (byId("unit").valueAsNumber !== unit) byId("unit").value = unit;
+    this.#chosen = Number.isInteger(unit) && unit >= 1 && unit <= this.#shown.stock ? unit : null;
+    if (this.#chosen && byId("unit").valueAsNumber !== unit) byId("unit").value = unit;
     this.#request();
   }
 
   #showOwners(now) {
-    const owners = now.units.get(this.#chosen) ?? [];
-    say({ owned: soldTo(this.#shown, now, this.#chosen) });
+    const { isLive, stock, run } = this.#shown;
+    const owners = (!isLive && now.units.get(this.#chosen)) || [];
+    say({ owned: isLive ? "Known when the run is over." : this.#chosen ? soldTo(this.#shown, now, this.#chosen) : `The units are 1 to ${count(stock)}.` });
     const lens = byId("lens");
-    const key = `${this.#shown.run} ${this.#chosen} ${owners.length}`;
+    const key = `${run} ${this.#chosen} ${owners.length} ${lens.clientHeight}`;
     if (lens.dataset.key === key) return;
     setData(lens, "key", key);
     setData(lens, "tone", owners.length > 1 && "bad");
     lens.style.setProperty("--size", `${grid({ w: lens.clientWidth - 8, h: lens.clientHeight - 8 }, owners.length, 100).size}px`);
     list(lens, [owners.map(({ shop }) => looks(shop))]);
     list(byId("owners"), owners.map(({ buyer, shop, number, heard }) => [looks(shop),
-      `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, number ${count(number)}` : ""}`, moment(heard)]));
+      `buyer ${count(buyer + 1)}, ${shopName(shop)}${number !== null && this.#hasNumbers() ? `, token ${count(number)}` : ""}`, moment(heard)]));
   }
 
   #showEvents() {
-    const events = byId("events-details").open ? this.#shown.events : [];
+    const events = byId("events-details").open && !this.#shown.isLive ? this.#shown.events : [];
     list(byId("events"), events.map((event, index) => [count(index + 1), moment(event[0]), words(event)]));
+    this.#request();
+  }
+
+  /** Marks the last event in the table, and keeps it in sight there. */
+  #markEvent(step) {
+    const row = byId("events").children[step - 1];
+    const marked = byId("events").querySelector("[aria-current]");
+    if (row === marked) return;
+    marked?.removeAttribute("aria-current");
+    if (!row) return;
+    row.setAttribute("aria-current", "step");
+    const box = row.closest(".events");
+    box.scrollTop = row.offsetTop - box.clientHeight / 2;
   }
 
   /** What was recorded, without what was derived from it, and first the one that is shown. */

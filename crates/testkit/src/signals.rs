@@ -1,20 +1,20 @@
 //! Signals to a program.
 
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::future::select_all;
 pub use rustix::process::Signal;
 use rustix::process::{getpid, kill_process};
-use tokio::process::Command;
 use tokio::signal::unix::{self, SignalKind};
 
 /// Signals that ask a program to end: Ctrl-C, `kill`, and a closed terminal.
 const ENDINGS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// More time than the kernel takes to stop all threads of this process.
-const STOPPING: Duration = Duration::from_millis(50);
+/// More time than the kernel takes to stop all threads of this process, also on a busy machine: 50 ms were not enough.
+const STOPPING: Duration = Duration::from_millis(500);
 
 /// Listens for the signals that ask a program to end.
 pub struct Signals(Vec<(Signal, unix::Signal)>);
@@ -47,17 +47,16 @@ pub fn exit_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }
 
-/// Stops this process (SIGSTOP) for whole seconds. A shell wakes it up: its own timers stand still.
+/// Stops this process (SIGSTOP) for whole seconds. A shell stops it and wakes it up: its own timers stand still. The calling thread
+/// waits for the end of the shell, so it cannot go on before the stop, however late that takes effect.
 pub fn stop_for(time: Duration) {
-    let seconds = time.as_millis().div_ceil(1000);
-    let script = format!("sleep {seconds}; kill -CONT {}", std::process::id());
-    let mut alarm = Command::new("/bin/sh");
-    alarm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let (seconds, own) = (time.as_millis().div_ceil(1000), std::process::id());
+    let script = format!("kill -STOP {own}; sleep {seconds}; kill -CONT {own}");
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Ctrl-C in the terminal must not end it
-    match alarm.args(["-c", &script]).process_group(0).spawn() {
-        Ok(_) => stop(),
-        // without the alarm nothing would wake it
-        Err(error) => eprintln!("not stopped: the alarm cannot be set: {error}"),
+    if let Err(error) = shell.args(["-c", &script]).process_group(0).status() {
+        eprintln!("not stopped: no shell can be started: {error}");
     }
 }
 

@@ -36,6 +36,8 @@ use crate::instance::rig::{Tenure, now_ms};
 /// The largest run.
 const MAX_REQUESTS: u64 = 500_000;
 const MAX_STOCK: u64 = 1_000_000_000;
+/// The longest pause in seconds: far less than the buyers wait.
+const MAX_SLEEP: u64 = 10;
 
 /// How often the status of the instances is read.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -154,8 +156,7 @@ impl Instance {
 impl Control {
     /// The control of a cluster's instances.
     pub fn of(cluster: &Cluster) -> Arc<Self> {
-        let instances = cluster.instances.iter();
-        Self::new(instances.map(|instance| format!("127.0.0.1:{}", instance.port)))
+        Self::new(cluster.instances.iter().map(|one| format!("127.0.0.1:{}", one.port)))
     }
 
     fn new(authorities: impl Iterator<Item = String>) -> Arc<Self> {
@@ -164,8 +165,7 @@ impl Control {
             Instance { name, authority, is_up: true, ..Instance::default() }
         };
         let instances = authorities.map(instance).collect();
-        let known = Mutex::new(Known { instances, ..Known::default() });
-        Arc::new(Self { known })
+        Arc::new(Self { known: Mutex::new(Known { instances, ..Known::default() }) })
     }
 
     /// Answers the instances, and asks for their status.

@@ -20,14 +20,14 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// The holder stops for longer than its lease lives, between reading and writing.
+    /// The holder stops between reading and writing.
     Pause,
     /// The holder dies at that point.
     Kill,
 }
 
 /// A run that is asked for.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewRun {
     pub stock: u64,
@@ -37,6 +37,8 @@ pub struct NewRun {
     /// `None`: the present one.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
+    /// How long a pause lasts; `None`: beyond the lease.
+    pub sleep_seconds: Option<u64>,
 }
 
 /// A run: a new sale, and orders to all instances at once.
@@ -53,7 +55,10 @@ pub struct Run {
     pub guard: Guard,
     pub fence: bool,
     pub fault: Option<Fault>,
+    pub sleep_seconds: Option<u64>,
     pub victim: Option<String>,
+    /// The instances that the buyers ask.
+    pub shops: Vec<String>,
     /// The sale that the run started, as `GET /stock` names it.
     pub sale: Option<u64>,
     pub answered: u64,
@@ -99,8 +104,8 @@ pub(crate) enum Command {
     Guard(Guard),
     /// Set whether the store compares tokens.
     Fence(bool),
-    /// Set the fault at the next write under the lock, or none.
-    Fault(Option<Fault>),
+    /// Set the fault at the next write under the lock, and the seconds of a pause (beyond the lease, if not said); or none.
+    Fault(Option<(Fault, Option<u64>)>),
     /// Die as soon as this is answered.
     Kill {},
 }

@@ -3,7 +3,7 @@
 //! | call | effect |
 //! |---|---|
 //! | `POST /demo/run` `{"stock":300,"requests":500,"guard":"no-lock"}` | starts a sale, sends the orders to all instances at once, and judges the result; guard and fence stay for later orders |
-//! | ... `"guard":"etcd","fence":false,"fault":"pause"` | pauses the holder beyond its lease, between read and write; with `"fence":true` its batch is refused |
+//! | ... `"guard":"etcd","fence":false,"fault":"pause"` | pauses the holder beyond its lease (or for `"sleep_seconds"`), between read and write; with `"fence":true` its batch is refused |
 //! | ... `"fault":"kill"` | kills the holder |
 //! | `GET`, `DELETE /demo/run` | the run with its verdict; stops it |
 //! | `PUT /demo/guard` `{"guard":"local"}`, `PUT /demo/fence` `{"on":false}` | guard and fence of later orders, at all instances |
@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 
 use super::problem::{NO_RUN, UNKNOWN_INSTANCE};
 use super::record::{Command, Fault, NewRun};
-use super::{Control, HIT, Instance, MAX_REQUESTS, MAX_STOCK, forward};
+use super::{Control, HIT, Instance, MAX_REQUESTS, MAX_SLEEP, MAX_STOCK, forward};
 use crate::instance::Guard;
 use crate::same_site;
 
@@ -138,11 +138,12 @@ fn no_run() -> Problem {
 async fn start_run(call: Call) -> Result<Response, Problem> {
     let form = format!(
         "{{\"stock\":300,\"requests\":500,\"guard\":\"etcd\",\"fence\":true,\"fault\":null}}, with a \
-         stock of at most {MAX_STOCK}, 1 to {MAX_REQUESTS} requests, and a fault that is null, \
-         \"pause\" or \"kill\""
+         stock of at most {MAX_STOCK}, 1 to {MAX_REQUESTS} requests, a fault that is null, \
+         \"pause\" or \"kill\", and at most {MAX_SLEEP} sleep_seconds"
     );
     let wanted: NewRun = call.parse(&form)?;
-    if wanted.stock > MAX_STOCK || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
+    let is_too_large = wanted.stock > MAX_STOCK || wanted.sleep_seconds > Some(MAX_SLEEP);
+    if is_too_large || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
     let (run, _task) = call.control.begin(wanted).await?;
@@ -178,7 +179,7 @@ async fn switch(call: Call, command: Command) -> Result<Response, Problem> {
 
 async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
-    victim.command(&Command::Fault(Some(Fault::Pause))).await?;
+    victim.command(&Command::Fault(Some((Fault::Pause, None)))).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
     call.control.note(text);
     Ok(accepted(&json!({"instance": victim.name})))

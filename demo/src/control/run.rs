@@ -10,19 +10,19 @@ use flash_sale::http::problem::{Problem, ProblemType};
 use loadtest::Live;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::RUN_IN_PROGRESS;
-use super::record::{Command, Fault, NewRun, Run, State, Verdict};
+use super::record::{Command, NewRun, Run, State, Verdict};
 use super::replay::replay;
-use super::{Control, Instance, nobody_answers};
+use super::{ASK_EVERY, Control, Instance, nobody_answers};
 use crate::instance::Guard;
 use crate::instance::rig::{now_ms, unix_ms};
 use crate::verdict::judge;
 
-/// How long the victim may take to reach the fault before the other buyers start.
-const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the victim may take to reach the fault. Nobody else may buy before, or the run would show nothing.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An order must outlast a fault: the pause, or the lease of a killed holder.
 const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retries=1000"];
@@ -57,8 +57,7 @@ impl Begun {
 }
 
 fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
-    let detail =
-        "another sale is being recorded: wait for its verdict, or stop it with DELETE /demo/run";
+    let detail = "another sale takes place: wait for its end, or stop it with DELETE /demo/run";
     let is_idle = run.is_none_or(|begun| begun.run.is_over());
     is_idle.then_some(()).ok_or_else(|| Problem::new(RUN_IN_PROGRESS, detail))
 }
@@ -79,14 +78,11 @@ impl Control {
         let status = self.status().filter(|_| !shops.is_empty());
         let status = status.ok_or_else(nobody_answers)?;
         let guard = wanted.guard.unwrap_or(status.guard);
-        let victim = match wanted.fault {
-            Some(_) if guard != Guard::Lock => {
-                let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
-                return Err(Problem::new(ProblemType::BAD_BODY, detail));
-            }
-            Some(_) => Some(self.victim()?.name),
-            None => None,
-        };
+        if wanted.fault.is_some() && guard != Guard::Lock {
+            let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
+            return Err(Problem::new(ProblemType::BAD_BODY, detail));
+        }
+        let victim = wanted.fault.map(|_| self.victim()).transpose()?.map(|victim| victim.name);
         let run = Run {
             id: format!("{:.0}", now_ms() * 1e3),
             stock: wanted.stock,
@@ -94,7 +90,9 @@ impl Control {
             guard,
             fence: wanted.fence.unwrap_or(status.fence),
             fault: wanted.fault,
+            sleep_seconds: wanted.sleep_seconds,
             victim,
+            shops: shops.iter().map(|shop| shop.name.clone()).collect(),
             ..Run::default()
         };
         // the victim's buyers come first
@@ -184,7 +182,8 @@ impl Control {
             begun.run.sale = started;
         }
         if let Some(victim) = victim {
-            victim.command(&Command::Fault(run.fault)).await.map_err(in_words)?;
+            let fault = run.fault.map(|fault| (fault, run.sleep_seconds));
+            victim.command(&Command::Fault(fault)).await.map_err(in_words)?;
         }
         let requests = format!("--requests={}", run.requests);
         let sums = run.guard.flaw().is_some().then_some("--without-ledger");
@@ -195,8 +194,8 @@ impl Control {
         let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
         let args = loadtest::Args::from_flags(flags.chain(urls));
         let args = args.map_err(|error| error.to_string())?;
-        let load = loadtest::run_in_process(&args, live);
-        let (ran, ()) = tokio::join!(load, self.start_the_others(victim, run.fault, live));
+        let load = async { Ok(loadtest::run_in_process(&args, live).await) };
+        let (ran, ()) = tokio::try_join!(load, self.start_the_others(victim, live))?;
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return Err("Another sale was started meanwhile.".to_owned());
         }
@@ -223,16 +222,27 @@ impl Control {
     }
 
     /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
-    async fn start_the_others(&self, victim: Option<&Instance>, fault: Option<Fault>, live: &Live) {
-        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else { return };
+    ///
+    /// # Errors
+    /// The victim does not reach it: a buyer got an answer before, or there was none in time.
+    async fn start_the_others(&self, victim: Option<&Instance>, live: &Live) -> Result<(), String> {
+        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else {
+            return Ok(());
+        };
         let hit = self.known.lock().run.as_ref().map(|begun| begun.hit.clone());
-        let hit = hit.unwrap_or_default();
-        let is_hit = timeout(FAULT_TIMEOUT, hit.cancelled()).await.is_ok();
-        let end = if fault == Some(Fault::Kill) { "dies" } else { "stops for some seconds" };
+        let is_answered = async {
+            while live.ended() == 0 {
+                sleep(ASK_EVERY).await;
+            }
+        };
+        let missed = timeout(FAULT_TIMEOUT, is_answered);
+        let is_hit = hit.unwrap_or_default().run_until_cancelled(missed).await.is_none();
         let what = if is_hit { "has reached" } else { "did not get to" };
-        let text =
-            format!("{} {what} the point where it {end} while it holds the lock.", victim.name);
-        self.note(text);
-        start.cancel();
+        let text = format!("{} {what} its fault while it held the lock.", victim.name);
+        self.note(text.clone());
+        if is_hit {
+            start.cancel();
+        }
+        is_hit.then_some(()).ok_or(text)
     }
 }

@@ -180,19 +180,20 @@ async fn execute(State(controls): App, request: Request) -> Result<Response, Pro
     match body::object(&body).map_err(bad_body)? {
         Command::Guard(guard) => controls.switch.choose(guard),
         Command::Fence(is_on) => controls.rig.set(FENCE, is_on),
-        Command::Fault(fault) => controls.rig.ask_for(fault.map(|fault| {
+        Command::Fault(fault) => {
             // longer than the lease lives and the next holder takes to notice its end
-            let pause = controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
-            let (control, instance) =
-                (controls.control.clone(), controls.sale.instance().to_owned());
+            let long = controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
+            let body = json!({"instance": controls.sale.instance()}).to_string();
+            let control = controls.control.clone();
             // if the control does not hear this, it says that the fault was not reached
             let tell = async move {
                 let Some(control) = control else { return };
-                let body = json!({"instance": instance}).to_string();
                 drop(probe::ask(control.as_str(), Method::POST, HIT, body, TELL_TIMEOUT).await);
             };
-            (fault, pause, Box::pin(tell) as rig::Tell)
-        })),
+            let pause = |seconds: Option<u64>| seconds.map_or(long, Duration::from_secs);
+            let fault = fault.map(|(fault, seconds)| (fault, pause(seconds), Box::pin(tell) as _));
+            controls.rig.ask_for(fault).await;
+        }
         Command::Kill {} => {
             tracing::error!("killing this instance, as the control of the demo asks");
             tokio::spawn(async {

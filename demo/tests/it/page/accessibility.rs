@@ -40,6 +40,7 @@ async fn a_full_page_is_accessible() {
         page.run_sale(guard, "").await;
         page.until_reads("#verdict-title", title).await;
         page.until_reads("#sentence", sentence).await;
+        page.to_the_end().await;
         page.assert_is_accessible().await;
     }
 }

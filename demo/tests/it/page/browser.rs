@@ -1,12 +1,13 @@
 //! One headless Chromium for all tests of the page, and the actions of a visitor.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use axum::http::Method;
 use base64::Engine as _;
 use serde_json::{Value, json};
-use testkit::wait::eventually;
+use testkit::wait::{DEADLINE, eventually, until};
 use testkit::{Child, OwnedDir, Program, ports, probe};
 use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, LoggingPrefsLogLevel};
 use thirtyfour::{WebDriver, WebElement};
@@ -128,9 +129,11 @@ impl Tab {
         let mut seen = String::new();
         let contains = async || {
             seen = self.text(selector).await;
-            seen.contains(words)
+            io::Result::Ok(seen.contains(words))
         };
-        eventually(&format!("{selector} reads {words:?}"), contains).await;
+        let what = format!("{selector} reads {words:?}");
+        let late = until(&what, DEADLINE, contains).await.err();
+        assert!(late.is_none(), "{late:?}, but {seen:?}");
     }
 
     /// Scrolls to it and clicks as a mouse does: fails on an element that is hidden, covered or disabled.

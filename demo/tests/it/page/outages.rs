@@ -22,7 +22,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#link-age", "figures").await;
     assert_eq!(page.text("#rate").await, "–");
     shop.signal_instance(Signal::CONT);
-    page.until_reads("#link-text", "live").await;
+    page.until_reads("#link-text", "connected").await;
 
     shop.kill_instance().await;
     page.until_reads("#link-text", "does not answer").await;
@@ -32,6 +32,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.click("#run").await;
     page.until_reads("#form-error", "does not answer").await;
     page.click("#chapter-shared").await;
+    page.click("#skip").await;
     page.until_reads("#stage-error", "No instance of this sale answers").await;
     // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
@@ -50,7 +51,7 @@ async fn the_instance_goes_away_and_comes_back() {
     page.become_device(DESKTOP).await;
 
     shop.start_instance(&[]).await;
-    page.until_reads("#link-text", "live").await;
+    page.until_reads("#link-text", "connected").await;
     assert!(!page.text(".alerts").await.contains("has lost its instance"));
     shop.sell(41).await;
     page.until_reads("#stock", "41").await;

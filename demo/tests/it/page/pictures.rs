@@ -3,22 +3,28 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde_json::json;
+
 use super::browser::{DESKTOP, Device};
 use crate::launch::Demo;
 
 const SIZE: [u32; 2] = [1440, 850];
 
-/// The first sale as it is replayed, each chapter's recording in one file, and the ends of two chapters.
+/// The first sale as it is replayed, each chapter's recording in one file, the ends of the chapters, and the recordings that come
+/// with the page.
 #[tokio::test]
 #[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
 async fn pictures_of_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let demo = Demo::on_port(8080, &[]).await;
     let page = demo.live_page().await;
     page.load(&demo.url()).await;
-    page.until_reads("#sentence", "500 people").await;
+    page.until_reads("#sentence", "One unit, two owners.").await;
+    page.picture("readme-two", SIZE, 1.0).await;
+    page.tell("shared").await;
     // each frame with its moment, and how long it is shown
     let (mut frames, mut before) = (String::new(), None);
-    while before.as_ref().is_none_or(|(_, moment)| *moment < 10_000) {
+    while before.as_ref().is_none_or(|(_, moment)| *moment < 7_000) {
         let moment = page.run("return Number(document.querySelector('#scrub').value)").await;
         let moment = moment.as_u64().unwrap();
         if let Some((name, at)) = &before {
@@ -30,19 +36,30 @@ async fn pictures_of_the_readme() {
     }
     let (last, _) = before.unwrap();
     writeln!(frames, "-d 3000 {last}.png").unwrap();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots");
+    let dir = root.join("target/screenshots");
     std::fs::write(dir.join("frames.txt"), format!("-o sale.webp -mixed -q 60\n{frames}")).unwrap();
 
-    for chapter in ["no-lock", "local", "shared", "asleep", "checked", "atomic"] {
-        page.until_shown("#next").await;
-        page.click("#next").await;
-        page.until_shown(&format!("#chapter-{chapter}[aria-pressed=true]")).await;
+    let mut recorded = Vec::new();
+    for chapter in ["shared", "asleep", "checked", "no-lock", "local", "atomic"] {
+        if chapter != "shared" {
+            page.tell(chapter).await;
+        }
+        if page.is_shown("#run-sleep").await {
+            page.click("#run-sleep").await;
+            page.until_shown("#stage:not([data-busy])").await;
+            let mut recording = page.recording().await;
+            let cores = std::thread::available_parallelism().unwrap();
+            recording["machine"] = format!("a machine with {cores} cores").into();
+            // the instances are not those of the reader's demo
+            recording["shops"] = json!(["", ""]);
+            recorded.push(recording);
+        }
         page.to_the_end().await;
         let dark = chapter == "no-lock";
         page.become_device(Device { dark, ..DESKTOP }).await;
-        page.until_shown("#again").await;
         page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
     }
+    std::fs::write(root.join("static/stage/recorded.json"), json!(recorded).to_string()).unwrap();
     // the file opens with what is shown
     page.click("#chapter-no-lock").await;
     std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();

@@ -30,7 +30,7 @@ impl Demo {
     /// Opens its page and waits until that is live.
     pub(super) async fn live_page(&self) -> Tab {
         let page = Tab::open(&self.url(), DESKTOP).await;
-        page.until_reads("#link-text", "live").await;
+        page.until_reads("#link-text", "connected").await;
         // the first events may come before the control's first look
         page.until_shown("#run[aria-disabled=false]").await;
         page

@@ -153,9 +153,9 @@ async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     page.assert_shows_the_stock().await;
     page.assert_no_complaints().await;
 
-    page.until_reads("#link-text", &format!("live from instance {}", demo.port)).await;
+    page.until_reads("#link-text", &format!("connected to instance {}", demo.port)).await;
     kill(first).await;
-    page.until_reads("#link-text", &format!("live from instance {other}")).await;
+    page.until_reads("#link-text", &format!("connected to instance {other}")).await;
     page.assert_shows_the_stock().await;
     assert_eq!(page.number("#lucky").await, Some(1), "the sale is unchanged");
 }
