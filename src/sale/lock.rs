@@ -178,7 +178,7 @@ impl EtcdLock {
         &self,
         item: &Item,
         is_sent_once: bool,
-        send: impl Fn(Token) -> F,
+        call: impl Fn(Token) -> F,
         failed: impl Fn(Arc<InventoryError>) -> SaleError,
     ) -> Result<(T, Vec<Token>), SaleError>
     where
@@ -193,7 +193,7 @@ impl EtcdLock {
             let locked = locked.map_err(|_| self.not_granted(item));
             let guard = match locked.and_then(|locked| locked.map_err(unavailable)) {
                 Ok((guard, _)) => guard,
-                Err(error) => return Err(unanswered.map(failed).unwrap_or(error)),
+                Err(error) => return Err(unanswered.map_or(error, failed)),
             };
             tokens.push(guard.token());
             // as with a batch: a store that does not answer this instance may answer that one
@@ -205,7 +205,7 @@ impl EtcdLock {
                     && !self.context.gives_up(error)
                     && !gives_way()
             };
-            let (answer, sent) = until_known(|| send(guard.token()), may_repeat).await;
+            let (answer, sent) = until_known(|| call(guard.token()), may_repeat).await;
             unanswered = unanswered.or(sent);
             // the units are not those that were seen last
             stock_reads.forget(item);

@@ -323,8 +323,9 @@ impl Chance {
             r#"{"per_user":1,"hold_seconds":2}"#,
         ]);
         let ids: &[_] = if self.one_in(6) { &["a:0", "b:1"] } else { &["a", "b", "c", "d.1"] };
+        let key = *self.pick(&["1", "2", "3"]);
         ChangeCall {
-            key: OrderId::new(self.pick(&["1", "2", "3"])).unwrap(),
+            key: OrderId::new(key).unwrap(),
             change: serde_json::from_str(change).unwrap(),
             sales: ids.iter().map(|id| id.parse().unwrap()).collect(),
         }

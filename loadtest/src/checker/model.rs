@@ -78,8 +78,8 @@ pub struct Sale {
     /// Whether units can be on sale, or users have room, that were not there before: an order that was final came back, or the
     /// sale was changed.
     has_gained: bool,
-    /// Whether a change has ended the sale.
-    is_ended: bool,
+    /// The end that a change gave the sale: a time, or `now`.
+    ends_at: Option<String>,
     /// The place of the last entry, and the stock that this entry names.
     last: (u64, i64),
     /// The last token and who wrote under it first.
@@ -166,7 +166,7 @@ impl Sale {
         state.lucky = state.lucky.saturating_sub(to_stock);
         self.lowest = self.lowest.min(state.stock);
         self.returned = self.returned.saturating_add_signed(to_stock.max(0));
-        if *event == Event::Reserved && (state.paused || self.is_ended) {
+        if *event == Event::Reserved && (state.paused || self.ends_at.as_deref() == Some("now")) {
             found.add(Kind::AcceptedWhileClosed, order);
         }
         let has = self.users.entry(user.clone()).or_default();
@@ -242,7 +242,7 @@ impl Sale {
         state.per_order = change.per_order.or(state.per_order).filter(|most| *most < NO_LIMIT);
         state.per_user = change.per_user.or(state.per_user);
         state.hold_seconds = change.hold_seconds.or(state.hold_seconds);
-        self.is_ended = change.ends_at.map_or(self.is_ended, |end| end == "now");
+        self.ends_at = change.ends_at.or(self.ends_at.take());
     }
 
     /// Checks place and sum against what the entry before says, so that a failure is reported once.

@@ -146,5 +146,5 @@ async fn what_is_not_there_is_unknown() {
     shop.call("GET /stocks").await.problem(404, "not-found");
     let reply = shop.call("POST /stock").await;
     reply.problem(405, "method-not-allowed");
-    assert_eq!(reply.headers["allow"], "GET,HEAD,PUT");
+    assert_eq!(reply.headers["allow"], "GET,HEAD,PUT,PATCH");
 }

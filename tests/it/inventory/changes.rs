@@ -187,8 +187,8 @@ async fn held_units_are_not_withdrawn() {
     assert_eq!(one(&inventory, of("d")).await, limited);
     change(&inventory, "m", r#"{"per_user":2}"#).await;
     let later = one(&inventory, of("d")).await;
-    let hold = accepted(&later);
-    assert_eq!(hold.hold_until.unwrap().micros() - hold.time.micros(), 86_400_000_000);
+    let renewed = accepted(&later);
+    assert_eq!(renewed.hold_until.unwrap().micros() - renewed.time.micros(), 86_400_000_000);
 }
 
 /// Goal: a paused sale refuses new orders and nothing else; the clocks of holds go on. It resumes as it was, also where it had not

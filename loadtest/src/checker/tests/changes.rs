@@ -9,26 +9,30 @@ fn order_of(user: &str, remaining: i64) -> Value {
     json!({ "order": format!("{user}{remaining}"), "user": user, "quantity": 1, "remaining": remaining })
 }
 
-fn changed(change: Value, remaining: i64) -> Value {
+fn changed(change: &Value, remaining: i64) -> Value {
     json!({ "event": "changed", "change": change, "note": "x", "remaining": remaining })
 }
 
 /// Goal: terms and units are those of the entries before, and the state at the end is theirs.
 #[test]
 fn changes_are_stepped() {
-    let end = |at: &str| changed(json!({ "ends_at": at }), 1);
+    let end = |at: &str| changed(&json!({ "ends_at": at }), 1);
     let cases: [(&[Value], &[&str]); 9] = [
-        (&[changed(json!({ "add": 3 }), 5), order_of("a", 4), order_of("a", 3)], &[]),
-        (
-            &[changed(json!({ "add": -2 }), 0), changed(json!({ "add": 1 }), 1), order_of("a", 0)],
-            &[],
-        ),
-        (&[changed(json!({ "add": 3 }), 3)], &["ledger_does_not_add_up"]),
-        (&[changed(json!({ "paused": true }), 2), order_of("a", 1)], &["accepted_while_closed"]),
+        (&[changed(&json!({ "add": 3 }), 5), order_of("a", 4), order_of("a", 3)], &[]),
         (
             &[
-                changed(json!({ "paused": true }), 2),
-                changed(json!({ "paused": false }), 2),
+                changed(&json!({ "add": -2 }), 0),
+                changed(&json!({ "add": 1 }), 1),
+                order_of("a", 0),
+            ],
+            &[],
+        ),
+        (&[changed(&json!({ "add": 3 }), 3)], &["ledger_does_not_add_up"]),
+        (&[changed(&json!({ "paused": true }), 2), order_of("a", 1)], &["accepted_while_closed"]),
+        (
+            &[
+                changed(&json!({ "paused": true }), 2),
+                changed(&json!({ "paused": false }), 2),
                 order_of("a", 1),
             ],
             &[],
@@ -36,10 +40,10 @@ fn changes_are_stepped() {
         (&[order_of("a", 1), end("now"), order_of("b", 0)], &["accepted_while_closed"]),
         (&[order_of("a", 1), end("now"), end("2100-01-01T00:00:00Z"), order_of("b", 0)], &[]),
         (
-            &[order_of("a", 1), changed(json!({ "per_user": 1 }), 1), order_of("a", 0)],
+            &[order_of("a", 1), changed(&json!({ "per_user": 1 }), 1), order_of("a", 0)],
             &["over_limit"],
         ),
-        (&[changed(json!({ "per_order": 1_000_000, "hold_seconds": 5 }), 2)], &[]),
+        (&[changed(&json!({ "per_order": 1_000_000, "hold_seconds": 5 }), 2)], &[]),
     ];
     for (entries, findings) in cases {
         let before =
