@@ -1410,7 +1410,7 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
             break;
         }
         if shop::entries() as u64 == position {
-            happened(Rare::LossOutsold);
+            count("a store that lost entries, and got as many from who knew nothing of that");
         }
     }
     let asked = [&number].into_iter().chain(&others).chain([&number]);

@@ -54,7 +54,6 @@ events! {
     NotReplicated = "a write that the replica did not confirm",
     FailedOverWithLoss = "a failover that lost unconfirmed entries",
     EntriesLost = "a store that lost entries",
-    LossOutsold = "a store that lost entries, and got as many from who knew nothing of that",
     Regretted = "an order and its cancellation, one behind the other",
     RolledBack = "a loss that was detected",
     SaleChanged = "a change of the sale",
