@@ -48,6 +48,8 @@ safeguards! {
     PEER_FIRST_TOKEN = "peer-first-token",
     /// An instance remembers what the holder's store has acknowledged.
     PEER_WATERMARK = "peer-watermark",
+    /// The holder's store is compared with what the senders remember.
+    PEER_COMPARED = "peer-compared",
     /// Orders are put back in the order of their arrival.
     PUT_BACK_IN_ORDER = "put-back-in-order",
     /// An order waits while the same one is in a batch.

@@ -322,6 +322,14 @@ impl Entry {
         }
     }
 
+    /// The token under which it was written; `None` without a lock.
+    pub(super) fn token(&self) -> Option<Token> {
+        match self {
+            Self::Order(order) => order.token,
+            Self::Other(entry) => entry.token,
+        }
+    }
+
     /// The instance that took the order from its buyer, or wrote the entry.
     pub fn instance(&self) -> &str {
         match self {

@@ -54,7 +54,7 @@ impl<'a> Call<'a> {
     fn new(script: &'static Script, operation: &str, item: &'a Item, sent: &Watermark) -> Self {
         let mut command = redis::cmd("EVALSHA");
         let keys = item.keys();
-        command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(sent.arguments()).arg(operation);
+        command.arg(&script.digest).arg(keys.len()).arg(&keys).arg(&sent.compared()).arg(operation);
         let compares = !matches!(operation, "recover-cluster" | "forget");
         Self { script, item, effect: Effect::Read, token: None, compares, command }
     }

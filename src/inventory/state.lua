@@ -6,7 +6,8 @@
 -- every caller until a sale is started or the loss is accepted. A restored backup that is complete does not have that key.
 --
 -- ARGV  1 to 4 the watermark: the fence, the sale, the order of the latest entry, and that entry (the order's record or its
---       change); an empty one is not compared. 5 the operation of the script that follows
+--       change); an empty one is not compared. Orders and entries of other instances may follow, with a byte 30 between
+--       them. 5 the operation of the script that follows
 --
 -- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
 --         instance missed after a roll-back; terms is JSON. An order's key is its id, behind "<user>\t" if it has a user;
@@ -229,10 +230,8 @@ local function lacks()
   if sale_then ~= '' and not stock then return 'its stock is gone' end
 end
 
--- Whether the store lacks the order or the change of the watermark. A malformed record is damage, not an older copy.
-local function lacks_order()
-  local key, entry = ARGV[3], ARGV[4]
-  if key == '' then return end
+-- Whether the store lacks this order or change. A malformed record is damage, not an older copy.
+local function lacks_entry(key, entry)
   local is_change = kind_of(entry)
   local found = redis.call('HGET', is_change and CHANGES or ORDERS, key)
   local what = is_change and (is_change == 'changed' and 'change ' or 'a change of order ') or 'order '
@@ -240,6 +239,15 @@ local function lacks_order()
   if not found then return what .. ' is not in its ledger any more' end
   if found ~= entry and (fields_of(found) or kind_of(found)) then
     return what .. ' is not the one that was acknowledged'
+  end
+end
+
+-- Whether the store lacks an order or a change of the watermark.
+local function lacks_order()
+  local entries = string.gmatch(ARGV[4], '[^\30]+')
+  for key in string.gmatch(ARGV[3], '[^\30]+') do
+    local what = lacks_entry(key, entries())
+    if what then return what end
   end
 end
 

@@ -399,9 +399,10 @@ impl Inventory {
         self.watermarks.of(item).arguments().clone()
     }
 
-    /// From now on, the store must also have what it acknowledged to another instance: if that is more, or of a later sale.
-    pub(crate) fn learn(&self, item: &Item, watermark: [String; 4]) {
-        self.watermarks.learn(item, watermark);
+    /// From now on, the store must also have what it acknowledged to another instance: if that is more, or of a later sale. With
+    /// `compares`, also if that is less: it may be of data that the store lost before it acknowledged anything here.
+    pub(crate) fn learn(&self, item: &Item, watermark: [String; 4], compares: bool) {
+        self.watermarks.learn(item, watermark, compares);
     }
 
     /// How long one attempt of a batch takes at most, while the store's address stays the same.

@@ -12,6 +12,7 @@
 //! A watermark contains what was acknowledged, never what was merely read: with replicas to wait for, a failover may undo what
 //! was read, and no buyer was promised it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::sync::Arc;
@@ -30,7 +31,16 @@ pub(super) struct Watermark {
     position: u64,
     /// The arguments of the scripts: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
+    /// Entries that the store acknowledged to other instances, each behind its order's key: until the store was seen to have
+    /// them, together with the latest entry. That entry alone does not show it, since it may have been written after they were lost.
+    others: Vec<[String; 2]>,
 }
+
+/// Stands between the entries that a script compares. No key and no entry has it.
+const SEPARATOR: &str = "\x1e";
+
+/// The most entries of others that are compared.
+const MOST_OTHERS: usize = 256;
 
 /// An entry of the ledger that the store acknowledged.
 pub(crate) struct Acknowledged {
@@ -42,9 +52,32 @@ pub(crate) struct Acknowledged {
 }
 
 impl Watermark {
-    /// The first four arguments of every script.
+    /// The fence, the sale, and the latest entry.
     pub(super) fn arguments(&self) -> &[String; 4] {
         &self.arguments
+    }
+
+    /// The first four arguments of every script.
+    pub(super) fn compared(&self) -> [Cow<'_, str>; 4] {
+        std::array::from_fn(|at| {
+            let mut text = Cow::from(&self.arguments[at]);
+            for other in self.others.iter().filter(|_| at >= 2) {
+                text += SEPARATOR;
+                text += &*other[at - 2];
+            }
+            text
+        })
+    }
+
+    /// Whether the store has this entry if it has the latest one: that may be the same, or a later one of the same tenure, whose
+    /// holder compared each with the one before.
+    fn covers(&self, theirs: &LedgerEntry) -> bool {
+        let [_, _, key, entry] = &self.arguments;
+        let latest = LedgerEntry::parse(key, entry);
+        latest.is_some_and(|latest| {
+            let is_earlier = theirs.position() < latest.position();
+            *theirs == latest || theirs.token() == latest.token() && is_earlier
+        })
     }
 
     fn sale(&self) -> &str {
@@ -128,21 +161,31 @@ impl Watermarks {
             let arguments = [String::new(), sale.to_owned(), String::new(), String::new()];
             *known = Watermark { arguments, ..Watermark::default() };
         }
+        known.others.retain(|other| !sent.others.contains(other));
         known.raise(fence, latest);
     }
 
-    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale.
-    pub(super) fn learn(&self, item: &Item, arguments: [String; 4]) {
+    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale. With `compares`, the
+    /// next calls compare their entry, too, unless it is covered.
+    pub(super) fn learn(&self, item: &Item, arguments: [String; 4], compares: bool) {
         let [fence, sale, key, entry] = &arguments;
         let fence = parse_token(fence);
-        let position = LedgerEntry::parse(key, entry).map(|entry| entry.position());
+        let theirs = LedgerEntry::parse(key, entry);
+        let position = theirs.as_ref().map(LedgerEntry::position);
         let mut entries = self.0.lock();
         let known = Arc::make_mut(&mut entries.entry(item.clone()).or_default().watermark);
         if *sale == known.sale() {
+            let is_covered = theirs.is_none_or(|theirs| known.covers(&theirs));
             let [_, _, key, entry] = arguments;
+            let other = [key.clone(), entry.clone()];
+            if compares && !is_covered && !known.others.contains(&other) {
+                known.others.truncate(MOST_OTHERS - 1);
+                known.others.push(other);
+            }
             known.raise(fence, position.map(|position| Acknowledged { position, key, entry }));
         } else if is_later(sale, known.sale()) {
-            *known = Watermark { fence, position: position.unwrap_or(0), arguments };
+            let position = position.unwrap_or(0);
+            *known = Watermark { fence, position, arguments, others: Vec::new() };
         }
     }
 
@@ -259,28 +302,44 @@ mod tests {
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
     }
 
-    /// Goal: what another instance was told counts if it is more, or of a later sale: never less.
+    /// Goal: what another instance was told counts if it is more, or of a later sale: never less. It is compared beside the latest
+    /// entry until the store was seen to have both, unless the latest one is of the same tenure and a later one.
     #[test]
     fn a_watermark_learns_from_that_of_another_instance() {
-        let entry = |position| format!("2\t{position}\t1\t9\t1 3\tb\t1\t\t");
+        let entry = |position, fence: &str| format!("2\t{position}\t1\t9\t{fence}\tb\t1\t\t");
         let mark = |fence: &str, sale: &str, position: u64| {
-            [fence.to_owned(), sale.to_owned(), "a".to_owned(), entry(position)]
+            [fence.to_owned(), sale.to_owned(), "a".to_owned(), entry(position, fence)]
         };
         let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
-        let is = || watermarks.of(&item).arguments().clone();
-        watermarks.learn(&item, [const { String::new() }; 4]);
-        assert_eq!(is(), ["", "", "", ""]);
-        for (learnt, then) in [
-            (mark("1 3", "started 5 1 3", 2), mark("1 3", "started 5 1 3", 2)),
-            (mark("1 4", "started 5 1 3", 1), mark("1 4", "started 5 1 3", 2)),
-            (mark("1 2", "started 5 1 3", 3), mark("1 4", "started 5 1 3", 3)),
-            (mark("1 2", "started 9 1 2", 4), mark("1 4", "started 5 1 3", 3)),
-            (mark("1 9", "found 9", 4), mark("1 4", "started 5 1 3", 3)),
-            (mark("1 9", "started 4 1 8", 1), mark("1 9", "started 4 1 8", 1)),
-            ([const { String::new() }; 4], mark("1 9", "started 4 1 8", 1)),
+        let nothing = || [const { String::new() }; 4];
+        let (fence, old) = ("1 4", "started 5 1 3");
+        for (learnt, then, compared) in [
+            (nothing(), nothing(), 0),
+            (mark("1 3", old, 2), mark("1 3", old, 2), 0),
+            (mark("1 3", old, 1), mark("1 3", old, 2), 0),
+            (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
+            (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
+            (mark(fence, old, 3), mark(fence, old, 3), 2),
+            (mark("1 2", "started 9 1 2", 4), mark(fence, old, 3), 2),
+            (mark("1 9", "found 9", 4), mark(fence, old, 3), 2),
+            (mark("1 9", "started 4 1 8", 1), mark("1 9", "started 4 1 8", 1), 0),
+            (nothing(), mark("1 9", "started 4 1 8", 1), 0),
         ] {
-            watermarks.learn(&item, learnt);
-            assert_eq!(is(), then);
+            watermarks.learn(&item, learnt, true);
+            let known = watermarks.of(&item);
+            assert_eq!(*known.arguments(), then);
+            let [_, _, keys, entries] = known.compared();
+            for (text, own) in [(keys, &then[2]), (entries, &then[3])] {
+                let (first, others) = text.split_once(SEPARATOR).unwrap_or((&text, ""));
+                let others = others.split(SEPARATOR).filter(|other| !other.is_empty());
+                assert_eq!((first, others.count()), (&**own, compared), "{text:?}");
+            }
         }
+        let (sent, late) = (watermarks.of(&item), mark("1 8", "started 4 1 8", 2));
+        watermarks.learn(&item, late.clone(), true);
+        watermarks.raise(&item, &sent, None, "started 4 1 8", None);
+        assert_eq!(watermarks.of(&item).others.len(), 1, "it was not sent");
+        watermarks.raise(&item, &watermarks.of(&item), None, "started 4 1 8", None);
+        assert!(watermarks.of(&item).others.is_empty());
     }
 }

@@ -28,6 +28,7 @@ use crate::process::random_id;
 use crate::safeguard::{PEER_ONCE, PEER_YOUNG};
 use crate::sale::BoxError;
 use crate::secret::SecretSource;
+use crate::throttle::Throttle;
 
 pub use door::{Doorkeeper, serve};
 pub use link::HttpLink;
@@ -132,6 +133,8 @@ pub struct Peers {
     sent: Mutex<Numbers>,
     known: Mutex<HashMap<Box<str>, Known>>,
     senders: Mutex<HashMap<Box<str>, Sender>>,
+    /// Limits how often it is logged that another one cannot be reached.
+    pub(crate) unreached: Throttle,
 }
 
 /// The numbers of the frames that this process sends.
@@ -236,6 +239,7 @@ impl Peers {
             sent: Mutex::default(),
             known: Mutex::default(),
             senders: Mutex::default(),
+            unreached: Throttle::new(Duration::from_mins(1)),
         }
     }
 

@@ -22,8 +22,7 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::{InventoryError, Order, Outcome};
 use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermark};
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
-use crate::safeguard::{PEER_PATIENCE, PEER_SILENCE, PEER_WATERMARK};
-use crate::throttle::Throttle;
+use crate::safeguard::{PEER_COMPARED, PEER_PATIENCE, PEER_SILENCE, PEER_WATERMARK};
 
 /// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
 /// others keep the lock where all take turns.
@@ -220,7 +219,9 @@ impl Remote {
         let on_its_way = metrics.forwarding.begins();
         let sent = self.forwarding.peers.send(batch, self.over()).await;
         drop(on_its_way);
-        let answered = self.read(sent, orders, |watermark| inventory.learn(item, watermark));
+        let answered = self.read(sent, orders, |watermark| {
+            inventory.learn(item, watermark, false);
+        });
         for answer in &answered {
             metrics.forwarded.note(match answer {
                 Ok(_) | Err(Missing::Refused(_)) => Known::Final,
@@ -241,7 +242,6 @@ impl Remote {
         orders: &[WaitingOrder],
         learn: impl FnOnce(Watermark),
     ) -> Answered {
-        static UNREACHED: Throttle = Throttle::new(Duration::from_mins(1));
         let token = self.tenure.token;
         let mut why = "its answer cannot be read".to_owned();
         let all = |fate: Fate| vec![fate; orders.len()];
@@ -250,8 +250,10 @@ impl Remote {
         let mut rests = true;
         let fates = match sent {
             Ok(Done { fates, watermark }) => {
-                // before a buyer has an answer that only the holder remembers
-                if PEER_WATERMARK.is_on() {
+                // Before a buyer has an answer that only the holder remembers. Where it has an answer of its store, that has
+                // what this instance remembers.
+                let is_compared = fates.iter().any(|fate| matches!(fate, Fate::Final(_)));
+                if is_compared && PEER_WATERMARK.is_on() {
                     learn(watermark);
                 }
                 fates
@@ -263,7 +265,7 @@ impl Remote {
                 none()
             }
             Err(SendError::Link(LinkError::NotSent(error))) => {
-                if let Some(suppressed) = UNREACHED.pass() {
+                if let Some(suppressed) = self.forwarding.peers.unreached.pass() {
                     let (error, to) = (ErrorChain(&*error), &self.address);
                     tracing::warn!(%error, %to, suppressed, "the holder cannot be reached");
                 }
@@ -331,7 +333,7 @@ impl Receiver for EtcdLock {
         let queue =
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of it is in a batch
-        inventory.learn(&frame.item, frame.watermark.clone());
+        inventory.learn(&frame.item, frame.watermark.clone(), PEER_COMPARED.is_on());
         let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
@@ -545,7 +547,8 @@ mod tests {
     }
 
     /// Goal: where the holder does not say what became of an order, or says it in words that this version does not know, the order
-    /// needs a larger token, and this instance asks for one. It learns what the holder's store acknowledged in any case.
+    /// needs a larger token, and this instance asks for one. It learns what the holder's store acknowledged where that answered: else
+    /// it may forget what the store has lost.
     #[tokio::test(start_paused = true)]
     async fn an_unknown_fate_is_a_silence() {
         let orders = &waiting();
@@ -558,7 +561,7 @@ mod tests {
         ] {
             let sees = Sees::new();
             let remote = sees.peer(1).expect("a holder");
-            let case = format!("{fate:?}");
+            let (case, is_of_store) = (format!("{fate:?}"), matches!(fate, Fate::Final(_)));
             let mut learned = None;
             let done = Done { fates: vec![fate], watermark: Watermark::default() };
             let mut answered = remote.read(Ok(done), orders, |watermark| learned = Some(watermark));
@@ -574,7 +577,7 @@ mod tests {
             }
             let next = if sees.asks() { "asks" } else { "goes on" };
             assert_eq!(format!("{fate}, {next}"), means, "{case}");
-            assert_eq!(learned, Some(Watermark::default()));
+            assert_eq!(learned.is_some(), is_of_store, "{case}");
         }
     }
 

@@ -36,6 +36,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 const RUN: &str = "r";
 
+/// More entries than the store loses.
+const LONGEST_LEDGER: u64 = 100;
+
 /// The second sale.
 const NEXT: &str = "next";
 
@@ -212,8 +215,8 @@ pub const STORIES: &[Story] = &[
     }),
     // a batch for the holder comes again, when its orders were answered and units have come back
     (&[Fault::FrameTwice], |shape| shape.be_linked(2, true)),
-    // it comes late, when its sender has died
-    (&[Fault::FrameLate, Fault::Killed], |shape| {
+    // the link breaks and it comes late, when its sender has died
+    (&[Fault::FrameLate, Fault::LinkCut, Fault::Killed], |shape| {
         shape.be_linked(2, true);
         (shape.victims, shape.calm, shape.pause) = (1, 2000, 200);
         (shape.ttl, shape.wait_timeout) = (Duration::from_secs(3), Duration::from_millis(500));
@@ -735,22 +738,15 @@ impl Buyer {
         }
     }
 
-    /// Makes two calls at an instance, the second one so long after the first one: they are carried out in this order.
-    async fn one_behind_the_other(
+    /// Makes two calls at once at an instance: they are carried out in this order.
+    async fn at_once(
         &self,
         to: usize,
         [first, second]: [Order; 2],
-        pause: Duration,
     ) -> [Result<Result<Outcome, SaleError>, NoAnswer>; 2] {
         let both = |sale: Sale| async move {
-            let second = async {
-                if !pause.is_zero() {
-                    sleep(pause).await;
-                }
-                sale.reduce(second).await
-            };
-            let (first, second) = futures_util::future::join(sale.reduce(first), second).await;
-            [first, second]
+            let both = futures_util::future::join(sale.reduce(first), sale.reduce(second));
+            <[_; 2]>::from(both.await)
         };
         match self.world.call(to, self.world.shape.longest() * 3, both).await {
             Ok(both) => both.map(Ok),
@@ -767,8 +763,15 @@ impl Buyer {
         let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
         // until the first one has read the stock
         let pause = Duration::from_millis(20 * world.shape.latency + self.chance.below(100));
-        let said = self.one_behind_the_other(to, orders, pause).await;
-        let [Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))] = said else { return };
+        let patience = world.shape.longest() * 3;
+        let [first, second] = orders
+            .map(|order| world.call(to, patience, |sale| async move { sale.reduce(order).await }));
+        let second = async {
+            sleep(pause).await;
+            second.await
+        };
+        let said = futures_util::future::join(first, second).await;
+        let (Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))) = said else { return };
         // else the first one may still read the stock
         let reads_soon = world.shape.over_in(world.faults.allowed()).is_some();
         if reads_soon && world.shape.next_sale_in.is_none() {
@@ -784,7 +787,7 @@ impl Buyer {
         let (sent, quantity) = (world.now(), world.shape.quantity);
         let changes = [Action::Confirm, Action::Cancel];
         let orders = changes.map(|action| self.make(number, action, quantity));
-        let said = self.one_behind_the_other(to, orders, Duration::ZERO).await;
+        let said = self.at_once(to, orders).await;
         let times = (sent, world.now());
         // the judge knows one change after the other
         for (change, said) in changes.into_iter().zip(&said) {
@@ -1116,8 +1119,9 @@ async fn stop(
     if process.disturbed_at().is_some_and(|since| since.elapsed() > within) {
         too_late(&format!("{} did not stop within {within:?}", process.name));
     }
-    // those who read the stock first
-    sleep(world.shape.response_timeout * 3).await;
+    // what reads the stock or starts a sale ends with its attempt: to connect, to log in and to ask for the role, and for the
+    // script by its digest and by its source
+    sleep(world.shape.response_timeout * 5).await;
     let mut calls = world.how_busy(&process.name, Busy::Call);
     for _ in 0..50 {
         // one that has just come is refused
@@ -1410,6 +1414,19 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     happened(Rare::EntriesLost);
     note("fault", || format!("the store loses its last {loses} writes"));
     let patience = world.shape.longest() * 2;
+    // one that knows nothing of it may sell, and then has sold as much as was lost, or more
+    let first = others.first().filter(|_| are_new && chance.one_in(2));
+    for (at, before) in first.into_iter().flat_map(|at| (0..LONGEST_LEDGER).map(move |n| (at, n))) {
+        let id = format!("ignorant-{before}");
+        let order = order(&id, &id, 1, Action::Reserve);
+        let said = world.call(*at, patience, |sale| async move { sale.reduce(order).await }).await;
+        if !matches!(said, Ok(Ok(Outcome::Reserved(_)))) || shop::entries() as u64 > position {
+            break;
+        }
+        if shop::entries() as u64 == position {
+            count("a store that lost entries, and got as many from who knew nothing of that");
+        }
+    }
     let asked = [&number].into_iter().chain(&others).chain([&number]);
     // once one that remembers has reached the store
     let mut is_known = false;
@@ -1429,8 +1446,6 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
                     entry.instance
                 ));
             }
-            // those that know nothing of it may sell, and what goes to them is not compared with what its sender remembers
-            _ if are_new && !is_known => return,
             // it is sold out as far as a read can tell, or the answer is another refusal
             _ => {}
         }

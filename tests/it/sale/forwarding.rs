@@ -253,7 +253,8 @@ async fn who_cannot_forward_takes_turns() {
 }
 
 /// Goal: an instance whose orders another one carried out remembers them as its own: when the store has lost them, and that
-/// holder is gone, the next holder notices with the first order that comes from there.
+/// holder is gone, the next holder notices with the first order that comes from there, though it has sold as much as was lost, and
+/// more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_sent_an_order_remembers_it() {
     let servers = Servers::shared().await;
@@ -275,6 +276,9 @@ async fn who_sent_an_order_remembers_it() {
         format!("MSET stock {stock} lucky {lucky}"),
     ] {
         let _: Value = raw.run(&command).await;
+    }
+    for id in ["instead", "more"] {
+        buy(&heir.sale, id).await;
     }
     let before = final_orders(&heir.sale.metrics().received);
     let refused = other.sale.reduce(order("another", 1)).await.unwrap_err();

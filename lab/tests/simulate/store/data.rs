@@ -123,7 +123,7 @@ kinds!(String(Text), List(Vec<Text>), Hash(Hash), SortedSet(Scores));
 
 /// All keys. A clone costs next to nothing, and is what a disk or a replica has.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Data(BTreeMap<Text, Rc<Value>>);
+pub(crate) struct Data(Rc<BTreeMap<Text, Rc<Value>>>);
 
 /// The commands that write, and may need memory for it.
 const GROWS: [&[u8]; 5] = [b"SET", b"MSET", b"HSET", b"RPUSH", b"ZADD"];
@@ -169,17 +169,18 @@ impl Data {
         key: &Text,
         change: impl FnOnce(&mut K) -> R,
     ) -> Result<R, Reply> {
-        let value = self.0.entry(key.clone()).or_insert_with(|| Rc::new(K::default().value()));
+        let keys = Rc::make_mut(&mut self.0);
+        let value = keys.entry(key.clone()).or_insert_with(|| Rc::new(K::default().value()));
         let content = K::of_mut(Rc::make_mut(value)).ok_or_else(wrong_type)?;
         let result = change(content);
         if content.has_none() {
-            self.0.remove(key);
+            keys.remove(key);
         }
         Ok(result)
     }
 
     fn set(&mut self, key: &Text, text: &Text) {
-        self.0.insert(key.clone(), Rc::new(Value::String(text.clone())));
+        Rc::make_mut(&mut self.0).insert(key.clone(), Rc::new(Value::String(text.clone())));
     }
 
     /// Runs the command of this name, in capitals, with these arguments, at this time (microseconds since 1970).
@@ -205,14 +206,16 @@ impl Data {
                 Reply::OK()
             }
             (b"DEL" | b"UNLINK", [_, ..]) => {
-                Reply::count(args.iter().filter(|key| self.0.remove(*key).is_some()).count())
+                let keys = Rc::make_mut(&mut self.0);
+                Reply::count(args.iter().filter(|key| keys.remove(*key).is_some()).count())
             }
             (b"EXISTS", [_, ..]) => {
                 Reply::count(args.iter().filter(|key| self.0.contains_key(*key)).count())
             }
             (b"RENAME", [from, to]) => {
-                let value = self.0.remove(from).ok_or_else(|| Reply::error("ERR no such key"))?;
-                self.0.insert(to.clone(), value);
+                let keys = Rc::make_mut(&mut self.0);
+                let value = keys.remove(from).ok_or_else(|| Reply::error("ERR no such key"))?;
+                keys.insert(to.clone(), value);
                 Reply::OK()
             }
             _ => return self.run_on_collection(name, args),

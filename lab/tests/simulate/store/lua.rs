@@ -15,6 +15,8 @@ pub(crate) struct Engine {
     lua: Lua,
     /// By digest, with whether each may run when memory is full.
     scripts: RefCell<BTreeMap<Text, (Function, bool)>>,
+    /// The digests of sources, which are slow to compute.
+    digests: RefCell<BTreeMap<Text, Text>>,
     running: Rc<RefCell<Running>>,
 }
 
@@ -51,7 +53,18 @@ impl Engine {
         lua.gc_set_pause(1000);
         let running = Rc::<RefCell<Running>>::default();
         install(&lua, &running).expect("the prelude works");
-        Self { lua, scripts: RefCell::default(), running }
+        Self { lua, scripts: RefCell::default(), digests: RefCell::default(), running }
+    }
+
+    /// The digest under which a script is known.
+    pub(super) fn digest(&self, source: &[u8]) -> Text {
+        if let Some(digest) = self.digests.borrow().get(source) {
+            return digest.clone();
+        }
+        let script = redis::Script::new(&String::from_utf8_lossy(source));
+        let digest = script.get_hash().as_bytes().to_vec();
+        self.digests.borrow_mut().insert(source.to_vec(), digest.clone());
+        digest
     }
 
     /// Compiles a script, unless it is known.

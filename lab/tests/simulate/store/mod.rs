@@ -117,8 +117,7 @@ impl Store {
                 Reply::error("ERR Number of keys can't be greater than number of args")
             })?;
         let digest = if name == b"EVAL" {
-            let source = String::from_utf8_lossy(script);
-            let digest = redis::Script::new(&source).get_hash().as_bytes().to_vec();
+            let digest = self.engine.digest(script);
             self.engine.load(&digest, script)?;
             digest
         } else if self.scripts.contains(script) {
