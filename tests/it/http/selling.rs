@@ -46,7 +46,7 @@ async fn a_sale_from_start_to_end() {
     let expected = json!({
         "item": "default", "stock": 0, "lucky": 4, "initial": 4, "fence": fence,
         "orders": 2, "entries": 2, "held": 0, "units": {"held": 0, "confirmed": 4}, "state": "sold-out",
-        "per_order": 3, "id": sale, "sale": started["sale"], "balanced": true,
+        "per_order": 3, "version": 0, "id": sale, "sale": started["sale"], "balanced": true,
     });
     assert_eq!(stock, expected);
     assert!(started["sale"].is_u64(), "{started}");
