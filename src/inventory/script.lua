@@ -455,7 +455,10 @@ if operation == 'change' then
       or asked.starts_at and not (terms.opens and now() < terms.opens) then
       return not_changed('term-final')
     end
-    if stock + add < 0 then return not_changed('too-few-units', decimal(stock)) end
+    -- a stock that was raised by hand is larger than `initial`
+    if math.min(stock + add, units) < 0 then
+      return not_changed('too-few-units', decimal(math.min(stock, units - add)))
+    end
     if units > MOST_UNITS then return not_changed('too-many-units') end
     terms.start = terms.start or parsed(terms_text)
     terms.version = (terms.version or 0) + 1

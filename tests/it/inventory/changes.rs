@@ -149,6 +149,12 @@ async fn a_change_may_be_refused() {
             }
         }
     }
+    // a stock that was raised by hand: the sale keeps a number of units that can be read
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(5)), named("s", 5, Terms::default())).await.unwrap();
+    raw.run::<()>("SET stock 100").await;
+    let refused = try_change(&inventory, "k", "s", r#"{"add":-6}"#).await.unwrap_err();
+    assert_eq!(word(&refused), "5 are left");
     // a stock that was set by hand has no terms
     let (inventory, mut raw) = fresh().await;
     raw.run::<()>("SET stock 5").await;
