@@ -4,6 +4,7 @@ use flash_sale::inventory::{
     Action, ChangeCall, Changed, Entry, Inventory, InventoryError, NewSale, Order, Outcome, Phase,
     Replaces, SaleChange, Terms, User,
 };
+use serde_json::json;
 
 use super::holds::end_hold;
 use super::{ITEM, accepted, fresh, order, reduce, token};
@@ -247,6 +248,17 @@ async fn a_paused_sale_serves_its_orders() {
     let now = try_change(&inventory, "d", "s2", r#"{"starts_at":"now"}"#).await.unwrap();
     assert_eq!(now.stock.state, Phase::Running);
     accepted(&ask("e", Action::Reserve).await);
+
+    // a replaced sale is shown as it was
+    try_change(&inventory, "e", "s2", r#"{"paused":true}"#).await.unwrap();
+    inventory.start(&ITEM, Some(token(5)), named("s3", 1, Terms::default())).await.unwrap();
+    let mut kept = inventory.sales(&ITEM).await.unwrap().kept;
+    let last = kept.pop().unwrap();
+    let terms = json!({ "starts_at": now.stock.terms.starts_at.unwrap() });
+    assert_eq!(
+        [&last["terms"], &last["paused"], &last["version"]],
+        [&terms, &true.into(), &5.into()]
+    );
 }
 
 /// Goal: a batch that was swallowed is not carried out after a change: who was told sold out meanwhile buys nothing. The change is
