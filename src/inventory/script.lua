@@ -465,8 +465,7 @@ if operation == 'change' then
     for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
       if asked[name] ~= nil then terms[name] = asked[name] or nil end
     end
-    -- the largest limit means no limit
-    if asked.per_order == 1000000 then terms.per_order = nil end
+    if asked.per_order == NO_LIMIT then terms.per_order = nil end
     if asked.starts_at then terms.opens = tonumber(ARGV[12]) or now() end
     if asked.ends_at then terms.closes = tonumber(ARGV[13]) or now() end
     if asked.starts_at == 'now' then terms.starts_at = ARGV[14] end

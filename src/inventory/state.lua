@@ -37,6 +37,9 @@ local stock, lucky, initial, fence, sale, rollback_detected, terms_text =
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
 local LARGEST = 9007199254740991
 
+-- The largest limit, which limits nothing; and the longest hold.
+local NO_LIMIT, MOST_HOLD_SECONDS = 1000000, 86400
+
 local function refused(code, what)
   return redis.error_reply(code .. ' ' .. what)
 end
@@ -91,8 +94,8 @@ local function are_terms(terms)
   end
   return type(terms.id) == 'string' and #terms.id <= 64 and string.find(terms.id, '^[%w._-]+$')
     and type(terms.named) == 'boolean' and is_whole(terms.initial, 0, LARGEST)
-    and is_up_to(terms.per_order, 1000000) and is_up_to(terms.per_user, 1000000)
-    and is_up_to(terms.hold_seconds, 86400)
+    and is_up_to(terms.per_order, NO_LIMIT) and is_up_to(terms.per_user, NO_LIMIT)
+    and is_up_to(terms.hold_seconds, MOST_HOLD_SECONDS)
     and is_time(terms.starts_at, terms.opens) and is_time(terms.ends_at, terms.closes)
     and is_time(terms.own_starts_at, terms.own_opens) and is_up_to(terms.version, LARGEST)
     and (terms.start == nil or type(terms.start) == 'table')
@@ -266,10 +269,10 @@ local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'
 
 -- The time until a hold ends, in microseconds, the first of those that end at `from` or later; nil if there is none. It is no longer
--- than a hold lasts. The hold of a damaged order never ends.
+-- than the longest hold that there can be: a clock may have been set back. The hold of a damaged order never ends.
 local function first_end(from)
   local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  return first and math.min(tonumber(first) - now(), terms.hold_seconds * 1000000)
+  return first and math.min(tonumber(first) - now(), MOST_HOLD_SECONDS * 1000000)
 end
 
 -- Why no new order is accepted now, whatever it asks for; or nil.

@@ -1,5 +1,7 @@
 //! Changing a sale while it runs.
 
+use std::time::Duration;
+
 use flash_sale::inventory::{
     Action, ChangeCall, Changed, Entry, Inventory, InventoryError, NewSale, Order, Outcome, Phase,
     Replaces, SaleChange, Terms, User,
@@ -184,12 +186,15 @@ async fn held_units_are_not_withdrawn() {
     let stock = made.stock;
     assert_eq!((stock.stock, stock.lucky, stock.initial, stock.held), (0, 1, 1, 1));
     assert_eq!((stock.units.held, made.entry.position), (Some(1), 4));
+    // a hold keeps its end, whatever a later one has
+    change(&inventory, "h", r#"{"hold_seconds":1}"#).await;
     let held = one(&inventory, of("c")).await;
-    assert!(matches!(held, Outcome::AllHeld { .. }), "{held:?}");
+    let is_kept = |ends_in| ends_in > Duration::from_secs(1);
+    assert!(matches!(held, Outcome::AllHeld { ends_in, .. } if is_kept(ends_in)), "{held:?}");
     // a limit that was lowered takes nothing away
     let stock =
         change(&inventory, "l", r#"{"add":4,"per_user":1,"hold_seconds":86400}"#).await.stock;
-    assert_eq!((stock.stock, stock.lucky, stock.version), (4, 1, 2));
+    assert_eq!((stock.stock, stock.lucky, stock.version), (4, 1, 3));
     let limited = Outcome::LimitReached { is_per_user: true, limit: 1, has: 1 };
     assert_eq!(one(&inventory, of("d")).await, limited);
     change(&inventory, "m", r#"{"per_user":2}"#).await;
