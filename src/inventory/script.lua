@@ -451,7 +451,8 @@ if operation == 'change' then
     local add = asked.add or 0
     local units = (tonumber(initial) or stock + lucky + sold) + add
     if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch') end
-    -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
+    -- Without terms, the entry would look like damage to the last version. Without a limit of users or holds at the start, no user's
+    -- units were counted, or no units were held.
     if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
       or asked.starts_at and not (terms.opens and now() < terms.opens) then
       return not_changed('term-final')
