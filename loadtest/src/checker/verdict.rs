@@ -157,7 +157,7 @@ fn pass_message(history: &History, tally: &Tally, sale: &Sale, units: &str, once
     };
     let held_out = match tally.held_out {
         0 => String::new(),
-        n => format!(", and {n} gave up while all was held"),
+        n => format!(", and {n} gave up while all was held or the sale was paused"),
     };
     let balance = history.after.first().map_or_else(String::new, |(_, state)| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)

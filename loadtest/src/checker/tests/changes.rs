@@ -77,3 +77,17 @@ fn changes_are_stepped() {
         assert_eq!(sale.can_gain(), can_gain, "{entries:?}");
     }
 }
+
+/// Goal: who gave up while the sale was paused was answered, and was not told that all is held.
+#[test]
+fn a_paused_sale_answers() {
+    let mut history = history_of(1);
+    for order in &mut history.orders[300..310] {
+        *order = Order::default();
+        let failure = Failure { why: "paused".into(), is_final: false };
+        let outcome = Outcome { status: Some(409), effect: Effect::Failed(failure) };
+        order.add(0, 0, 500, outcome);
+    }
+    let report = Report::new(&history, LIMITS);
+    assert!(report.pass && report.tally.held_out == 10, "{report:?}");
+}
