@@ -390,7 +390,8 @@ impl Sale {
         let what = what.or_else(|| counts(after.orders, "orders", state.orders));
         let what = what.or_else(|| {
             let is_paused = after.paused != state.paused;
-            is_paused.then(|| format!("{url} tells a sale that is paused: {}", after.paused))
+            let told = if after.paused { "paused" } else { "not paused" };
+            is_paused.then(|| format!("{url} tells that the sale is {told}"))
         });
         let what = what.or_else(|| counts(after.held?, "holds", state.held?));
         let held = || after.units?.held.zip(self.held_units);
