@@ -424,6 +424,8 @@ local function too_few(number)
   return answer .. held_details
 end
 
+local closed = why_closed()
+
 -- Why a new order is refused, however many units are left; or nil.
 local function refusal(quantity, user)
   if closed then return closed end

@@ -276,34 +276,27 @@ local function first_end(from)
 end
 
 -- Why no new order is accepted now, whatever it asks for; or nil.
-local closed
-if terms then
-  if terms.closes and now() >= terms.closes then
-    closed = 'ended\t' .. decimal(terms.closes)
-  elseif terms.paused then
-    closed = 'paused'
-  elseif terms.opens and now() < terms.opens then
-    closed = 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
+local function why_closed()
+  if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
+  if terms.paused then return 'paused' end
+  if terms.opens and now() < terms.opens then
+    return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
   end
 end
 
--- The state of the item. A batch does not tell it, and saves the time that functions cost.
-local state, held_units
-if ARGV[5] ~= 'reduce' then
-  -- The units that are held; false if the count is not of the present ledger. The next batch counts them.
-  held_units = function(open_holds, length)
-    if open_holds == 0 then return 0 end
-    local count = redis.pcall('HGET', BUYERS, HELD)
-    local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
-    return tonumber(counted_to) == length and units
-  end
+-- The units that are held; false if the count is not of the present ledger. The next batch counts them.
+local function held_units(open_holds, length)
+  if open_holds == 0 then return 0 end
+  local count = redis.pcall('HGET', BUYERS, HELD)
+  local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
+  return tonumber(counted_to) == length and units
+end
 
-  -- A stock set by hand has no `lucky` and `initial` before its first batch.
-  state = function()
-    local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
-    local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
-    return {
-      stock, lucky or '0', initial or units, fence, sale, terms_text,
-      length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
-  end
+-- The state of the item. A stock set by hand has no `lucky` and `initial` before its first batch.
+local function state()
+  local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
+  local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
+  return {
+    stock, lucky or '0', initial or units, fence, sale, terms_text,
+    length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
 end
