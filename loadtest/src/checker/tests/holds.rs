@@ -331,6 +331,11 @@ const DAMAGES: &[Mutation] = &[
     }),
     // between the answer to a cancellation and the next order; and during that order
     ("not_all_held", "such as run-10", |it| it.orders[10] = held_out(410)),
+    // told that the sale is paused
+    ("", "PASS", |it| {
+        it.orders[10] = held_out(410);
+        it.orders[10].held[0].is_paused = true;
+    }),
     ("", "PASS", |it| it.orders[10] = held_out(425)),
     ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
     (
