@@ -80,7 +80,8 @@ async fn a_sale_is_run_from_a_shell() {
         let statuses = [504, 503, 504, 409].map(|status| StatusCode::from_u16(status).unwrap());
         statuses[calls.fetch_add(1, Ordering::Relaxed) % 4]
     };
-    let other = Running::start(Router::new().route("/stock", any(statuses)).with_state(calls), OPTIONS);
+    let other =
+        Running::start(Router::new().route("/stock", any(statuses)).with_state(calls), OPTIONS);
     for word in ["refuses: 503", "refuses: 409"] {
         let flags = format!("{pause} --url http://{}", other.address);
         sale(&flags, 3, &["UNKNOWN", "no answer, and then", word]).await;
