@@ -549,9 +549,9 @@ const COLUMNS: &str =
 
 /// An entry of the ledger as a line of CSV (RFC 4180).
 fn row(entry: &Value) -> String {
+    let cells = COLUMNS.split(',').map(|name| cell(&entry[name])).collect::<Vec<_>>().join(",");
     let mut others = entry.as_object().cloned().unwrap_or_default();
-    let cells = COLUMNS.split(',').map(|name| cell(&others.remove(name).unwrap_or_default()));
-    let cells = cells.collect::<Vec<_>>().join(",");
+    others.retain(|name, _| !COLUMNS.split(',').any(|column| column == name));
     let others = if others.is_empty() { Value::Null } else { json!(json!(others).to_string()) };
     format!("{cells},{}", cell(&others))
 }

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 
 use crate::api::{Problem, is_passing};
-use crate::checker::{ALL_HELD, Acknowledgement, Effect, Event, Failure, Outcome};
+use crate::checker::{Acknowledgement, Effect, Event, Failure, MAY_PASS, Outcome};
 use crate::connection::{Answer, ConnectionError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(crate) fn read(
     let problem = Problem::read(&answer.body);
     let kind = problem.kind();
     // the service sends Retry-After if a retry is worth it
-    let is_held = answer.status == StatusCode::CONFLICT && matches!(kind, ALL_HELD | "paused");
+    let is_held = answer.status == StatusCode::CONFLICT && MAY_PASS.contains(&kind);
     let may_pass = is_held || is_passing(answer.status);
     let again = may_pass && (kind.is_empty() || answer.retry_after.is_some());
     let failure = Failure { why: kind.to_owned().into(), is_final: !again };
@@ -90,7 +90,7 @@ pub(crate) fn read(
         && (answer.status.is_client_error() || answer.status == StatusCode::SERVICE_UNAVAILABLE);
     let effect = if nothing_taken { Effect::Failed(failure) } else { Effect::Unknown(failure) };
     let retry = again.then(|| Retry {
-        // a full queue and held units need time; after other errors, another instance may do better
+        // a full queue, held units and a pause need time; after other errors, another instance may do better
         elsewhere: !is_held && answer.status != StatusCode::TOO_MANY_REQUESTS,
         wait: Some(answer.retry_after.unwrap_or_default()),
     });

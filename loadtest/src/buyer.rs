@@ -191,7 +191,7 @@ impl Buyer {
             let broke = elsewhere && wait.is_none() && attempt == 0;
             let wait =
                 if broke { Duration::ZERO } else { wait.unwrap_or_default().max(pause(pauses)) };
-            // waiting for held units is no retry
+            // waiting for held units or for the end of a pause is no retry
             let is_held = asked.outcome == FinalOutcome::HeldOut;
             let until = if is_held { patient_until } else { deadline };
             if !is_held && attempt == *retries || Instant::now() + wait >= until {

@@ -70,7 +70,7 @@ fn answers(report: &Report) -> Vec<String> {
     let rows = [
         ("200 reserved", tally.acknowledged),
         ("409 sold out", tally.sold_out),
-        ("409 all held", tally.held_out),
+        ("409 all held, or paused", tally.held_out),
         ("409 limit reached", tally.limited),
         ("ended before the answer", tally.over),
         ("none in the end", tally.unknown),

@@ -97,7 +97,7 @@ problem_types! {
     ORDER_FINAL "order-final" CONFLICT None, "The order is final";
     NOT_CONFIRMED "not-confirmed" CONFLICT None, "The order is held: cancel it, and nothing is to be returned";
     SALE_REPLACED "sale-replaced" CONFLICT None, "The sale was replaced, or its ledger ends before the position";
-    TERM_FINAL "term-final" CONFLICT None, "The sale began without this term, or has started, so the term cannot change";
+    TERM_FINAL "term-final" CONFLICT None, "The sale began without this term or with a stock set by hand, or has started, so the term cannot change";
     TOO_FEW_UNITS "too-few-units" CONFLICT None, "Fewer units are left than the change is to withdraw";
     TOO_MANY_UNITS "too-many-units" CONFLICT None, "A sale has at most 1000000000000 units";
     NOT_REPLACED "not-replaced" CONFLICT None, "The sale runs, so it cannot be deleted";

@@ -65,7 +65,7 @@ if operation == 'lookup' then
     end
   end
   return answer({
-    {stock, is_due and 1 or 0, terms.per_order or false, held, closed or false}, sale, fence, running, records, changes})
+    {stock, is_due and 1 or 0, terms.per_order or false, held, why_closed() or false}, sale, fence, running, records, changes})
 end
 
 if operation == 'sales' then

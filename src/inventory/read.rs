@@ -6,6 +6,7 @@ use std::time::Duration;
 use fenced_lock::Token;
 use futures_util::FutureExt;
 use redis::{Cmd, FromRedisValue, ParsingError, Value};
+use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::connection::Answers;
@@ -276,8 +277,10 @@ impl Inventory {
         let parse = |text: String| {
             let mut sale: serde_json::Value = serde_json::from_str(&text).ok()?;
             sale.as_object_mut()?.remove("ledger");
-            if let Some(terms) = sale.get_mut("terms").and_then(|terms| terms.as_object_mut()) {
-                terms.remove("start");
+            if let Ok(stored) = StoredTerms::deserialize(&sale["terms"]) {
+                sale["terms"] = serde_json::to_value(stored.terms()).ok()?;
+                sale["paused"] = stored.paused.into();
+                sale["version"] = stored.version.into();
             }
             for time in ["began", "ended"] {
                 sale[time] = Timestamp::new(sale[time].as_u64()?)?.to_string().into();

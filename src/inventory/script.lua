@@ -238,8 +238,10 @@ wrong = missing()
 if wrong then return damaged(wrong, 'is missing') end
 stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
-local keys = {}
-for i = 1, (#ARGV - 8) / 5 do keys[i] = ARGV[5 * i + 4] end
+-- the number of orders, and what is looked up: their keys, or the field of a change
+local orders = operation == 'change' and 0 or (#ARGV - 8) / 5
+local keys = operation == 'change' and {ARGV[9]} or {}
+for i = 1, orders do keys[i] = ARGV[5 * i + 4] end
 
 -- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one too. A sale that was found
 -- (its stock was set by hand) begins with its first batch, which may be the order's own.
@@ -263,7 +265,7 @@ if #due_keys > 0 then
 end
 local users, count_then = {}, ''
 if per_user then
-  for i = 1, #keys do users[i] = ARGV[5 * i + 6] end
+  for i = 1, orders do users[i] = ARGV[5 * i + 6] end
   for _, record in ipairs(due_records) do
     local _, _, user = fields_of(record or '')
     if user then users[#users + 1] = user end
@@ -286,17 +288,17 @@ if hold and open_holds > 0 then
   if counted_to > position then held_before, counted_to = 0, 0 end
 end
 if counted_to < position then
-  local orders = {}
+  local of_orders = {}
   local entries = redis.call('LRANGE', LEDGER, counted_to, counted_to + MOST_COUNTED - 1)
   for _, entry in ipairs(entries) do
     local kind, units_ended = string.match(entry, '^\n(%l+)\t%d+\t(%d+)\t')
     if kind == 'confirmed' or kind == 'cancelled' or kind == 'expired' then
       held_before = held_before - tonumber(units_ended)
     else
-      orders[#orders + 1] = entry
+      of_orders[#of_orders + 1] = entry
     end
   end
-  local records = #orders > 0 and redis.call('HMGET', ORDERS, unpack(orders)) or {}
+  local records = #of_orders > 0 and redis.call('HMGET', ORDERS, unpack(of_orders)) or {}
   for _, record in ipairs(records) do held_before = held_before + (tonumber(fields_of(record or '') or '') or 0) end
   counted_to = counted_to + #entries
 end
@@ -422,6 +424,8 @@ local function too_few(number)
   return answer .. held_details
 end
 
+local closed = why_closed()
+
 -- Why a new order is refused, however many units are left; or nil.
 local function refusal(quantity, user)
   if closed then return closed end
@@ -437,7 +441,6 @@ end
 local has_rules = closed or per_order or per_user
 
 if operation == 'change' then
-  keys = {}
   -- an earlier attempt without an answer must not be carried out after a refusal
   local function not_changed(code, what)
     if raised then redis.call('SET', FENCE, token) end
@@ -450,20 +453,23 @@ if operation == 'change' then
     local add = asked.add or 0
     local units = (tonumber(initial) or stock + lucky + sold) + add
     if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch') end
-    -- Without terms, the entry would look like damage to the last version. Without these two, nothing was counted or held.
+    -- Without terms, the entry would look like damage to the last version. Without a limit of users or holds at the start, no user's
+    -- units were counted, or no units were held.
     if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
       or asked.starts_at and not (terms.opens and now() < terms.opens) then
       return not_changed('term-final')
     end
-    if stock + add < 0 then return not_changed('too-few-units', decimal(stock)) end
+    -- a stock that was raised by hand is larger than `initial`
+    if math.min(stock + add, units) < 0 then
+      return not_changed('too-few-units', decimal(math.min(stock, units - add)))
+    end
     if units > MOST_UNITS then return not_changed('too-many-units') end
     terms.start = terms.start or parsed(terms_text)
     terms.version = (terms.version or 0) + 1
     for _, name in ipairs({'per_order', 'per_user', 'hold_seconds', 'paused', 'starts_at', 'ends_at'}) do
       if asked[name] ~= nil then terms[name] = asked[name] or nil end
     end
-    -- the largest limit means no limit
-    if asked.per_order == 1000000 then terms.per_order = nil end
+    if asked.per_order == NO_LIMIT then terms.per_order = nil end
     if asked.starts_at then terms.opens = tonumber(ARGV[12]) or now() end
     if asked.ends_at then terms.closes = tonumber(ARGV[13]) or now() end
     if asked.starts_at == 'now' then terms.starts_at = ARGV[14] end
@@ -495,7 +501,7 @@ if operation == 'change' then
   end
 end
 
-for i = 1, #keys do
+for i = 1, orders do
   local key, quantity, user, writer = keys[i], ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7]
   local record = known[i] or accepted[key]
   if is_of_an_earlier_sale(ARGV[5 * i + 8]) then

@@ -38,6 +38,9 @@ local stock, lucky, initial, fence, sale, rollback_detected, terms_text =
 -- Lua counts in doubles: beyond this, whole numbers are no longer exact.
 local LARGEST = 9007199254740991
 
+-- The largest limit, which limits nothing; and the longest hold.
+local NO_LIMIT, MOST_HOLD_SECONDS = 1000000, 86400
+
 local function refused(code, what)
   return redis.error_reply(code .. ' ' .. what)
 end
@@ -92,8 +95,8 @@ local function are_terms(terms)
   end
   return type(terms.id) == 'string' and #terms.id <= 64 and string.find(terms.id, '^[%w._-]+$')
     and type(terms.named) == 'boolean' and is_whole(terms.initial, 0, LARGEST)
-    and is_up_to(terms.per_order, 1000000) and is_up_to(terms.per_user, 1000000)
-    and is_up_to(terms.hold_seconds, 86400)
+    and is_up_to(terms.per_order, NO_LIMIT) and is_up_to(terms.per_user, NO_LIMIT)
+    and is_up_to(terms.hold_seconds, MOST_HOLD_SECONDS)
     and is_time(terms.starts_at, terms.opens) and is_time(terms.ends_at, terms.closes)
     and is_time(terms.own_starts_at, terms.own_opens) and is_up_to(terms.version, LARGEST)
     and (terms.start == nil or type(terms.start) == 'table')
@@ -274,41 +277,34 @@ local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'
 
 -- The time until a hold ends, in microseconds, the first of those that end at `from` or later; nil if there is none. It is no longer
--- than a hold lasts. The hold of a damaged order never ends.
+-- than the longest hold that there can be: a clock may have been set back. The hold of a damaged order never ends.
 local function first_end(from)
   local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  return first and math.min(tonumber(first) - now(), terms.hold_seconds * 1000000)
+  return first and math.min(tonumber(first) - now(), MOST_HOLD_SECONDS * 1000000)
 end
 
 -- Why no new order is accepted now, whatever it asks for; or nil.
-local closed
-if terms then
-  if terms.closes and now() >= terms.closes then
-    closed = 'ended\t' .. decimal(terms.closes)
-  elseif terms.paused then
-    closed = 'paused'
-  elseif terms.opens and now() < terms.opens then
-    closed = 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
+local function why_closed()
+  if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
+  if terms.paused then return 'paused' end
+  if terms.opens and now() < terms.opens then
+    return 'not-started\t' .. decimal(terms.opens) .. '\t' .. decimal(terms.opens - now())
   end
 end
 
--- The state of the item. A batch does not tell it, and saves the time that functions cost.
-local state, held_units
-if ARGV[5] ~= 'reduce' then
-  -- The units that are held; false if the count is not of the present ledger. The next batch counts them.
-  held_units = function(open_holds, length)
-    if open_holds == 0 then return 0 end
-    local count = redis.pcall('HGET', BUYERS, HELD)
-    local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
-    return tonumber(counted_to) == length and units
-  end
+-- The units that are held; false if the count is not of the present ledger. The next batch counts them.
+local function held_units(open_holds, length)
+  if open_holds == 0 then return 0 end
+  local count = redis.pcall('HGET', BUYERS, HELD)
+  local units, counted_to = string.match(type(count) == 'string' and count or '', COUNT)
+  return tonumber(counted_to) == length and units
+end
 
-  -- A stock set by hand has no `lucky` and `initial` before its first batch.
-  state = function()
-    local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
-    local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
-    return {
-      stock, lucky or '0', initial or units, fence, sale, terms_text,
-      length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
-  end
+-- The state of the item. A stock set by hand has no `lucky` and `initial` before its first batch.
+local function state()
+  local units = decimal((tonumber(stock) or 0) + (tonumber(lucky) or 0))
+  local length, open_holds = redis.call('LLEN', LEDGER), redis.call('ZCARD', HOLDS)
+  return {
+    stock, lucky or '0', initial or units, fence, sale, terms_text,
+    length, redis.call('HLEN', ORDERS), open_holds, held_units(open_holds, length), decimal(now())}
 end

@@ -52,13 +52,14 @@ impl FromStr for SaleVersion {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (id, version) = text.split_once(':').unwrap_or((text, "0"));
+        let Some((id, version)) = text.split_once(':') else {
+            return text.parse().map(SaleId::into);
+        };
         let is_number = version.bytes().all(|byte| byte.is_ascii_digit());
         let number = version.parse::<u64>().ok().filter(|_| is_number);
         let number = number.ok_or("a version is a whole number, such as 7 in \"SALE:7\"")?;
         let id: SaleId = id.parse()?;
-        let version = if text.contains(':') { format!(":{number}") } else { String::new() };
-        Ok(Self(format!("{}{version}", id.as_str())))
+        Ok(Self(format!("{}:{number}", id.as_str())))
     }
 }
 

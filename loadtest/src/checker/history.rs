@@ -135,7 +135,7 @@ pub struct Tally {
     pub acknowledged_units: u64,
     /// Orders that were refused because too few units were left, even with those that are held.
     pub sold_out: u64,
-    /// Orders whose buyers gave up while all units were held.
+    /// Orders whose buyers gave up while all units were held, or the sale was paused.
     pub held_out: u64,
     /// Orders that were refused because their user had enough.
     pub limited: u64,

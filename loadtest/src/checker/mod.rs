@@ -45,5 +45,7 @@ pub(crate) use model::Units;
 pub(crate) use model::{
     Acknowledgement, Effect, Event, Failure, LedgerEntry, Order, Outcome, StockState,
 };
-pub(crate) use order::{ALL_HELD, FinalOutcome};
+#[cfg(test)]
+pub(crate) use order::ALL_HELD;
+pub(crate) use order::{FinalOutcome, MAY_PASS};
 pub(crate) use verdict::judge;

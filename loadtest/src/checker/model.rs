@@ -75,8 +75,8 @@ pub struct Sale {
     earlier: u64,
     /// Whether there were orders before the first entry.
     has_earlier_orders: bool,
-    /// Whether units can be on sale, or users have room, that were not there before: an order that was final came back, or the
-    /// sale was changed.
+    /// Whether an order can be accepted that was refused before: an order that was final came back, or a change added units, raised a
+    /// limit, or ended a pause or moved the end.
     has_gained: bool,
     /// The end that a change gave the sale: a time, or `now`.
     ends_at: Option<String>,
@@ -231,8 +231,15 @@ impl Sale {
         let add = change.add.unwrap_or(0);
         self.check_place(entry, add);
         self.check_token(entry);
-        self.has_gained = true;
         let Self { state, .. } = self;
+        let is_raised = |to: Option<u64>, from: Option<u64>| {
+            to.is_some_and(|to| from.is_some_and(|from| to > from))
+        };
+        self.has_gained |= add > 0
+            || change.paused == Some(false)
+            || is_raised(change.per_order, state.per_order)
+            || is_raised(change.per_user, state.per_user)
+            || change.ends_at.as_ref().is_some_and(|end| end != "now");
         state.entries = state.entries.map(|entries| entries + 1);
         self.offered = self.offered.saturating_add(add);
         state.initial = state.initial.saturating_add(add);
@@ -383,7 +390,8 @@ impl Sale {
         let what = what.or_else(|| counts(after.orders, "orders", state.orders));
         let what = what.or_else(|| {
             let is_paused = after.paused != state.paused;
-            is_paused.then(|| format!("{url} tells a sale that is paused: {}", after.paused))
+            let told = if after.paused { "paused" } else { "not paused" };
+            is_paused.then(|| format!("{url} tells that the sale is {told}"))
         });
         let what = what.or_else(|| counts(after.held?, "holds", state.held?));
         let held = || after.units?.held.zip(self.held_units);

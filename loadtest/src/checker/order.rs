@@ -12,6 +12,12 @@ const WENT_AWAY: &str = "client went away";
 /// The problem type of a refusal because all units are held.
 pub(crate) const ALL_HELD: &str = "all-held";
 
+/// The problem type of a refusal because the sale is paused.
+const PAUSED: &str = "paused";
+
+/// The problem types of refusals that may pass: the buyer can wait and try again.
+pub(crate) const MAY_PASS: [&str; 2] = [ALL_HELD, PAUSED];
+
 /// What happened to an order, as the ledger records it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,7 +57,7 @@ pub struct Order {
     pub sent: u64,
     /// When it was last sent, in microseconds since the run's start.
     pub(crate) last_sent: u64,
-    /// The attempts that were refused because all units were held.
+    /// The attempts that were refused because all units were held, or the sale was paused.
     pub(crate) held: Vec<Held>,
     /// When its last attempt ended, in microseconds since the run's start.
     pub ended: u64,
@@ -60,9 +66,11 @@ pub struct Order {
     pub(crate) changes: Vec<(Event, Order)>,
 }
 
-/// An attempt that was refused because all units were held. Times are microseconds since the run's start.
+/// An attempt that was refused for a reason that may pass. Times are microseconds since the run's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
+    /// Whether the reason was a pause of the sale, and not that all units were held.
+    pub(crate) is_paused: bool,
     pub(crate) sent: u64,
     pub(crate) ended: u64,
     /// When the buyer tried again.
@@ -75,7 +83,7 @@ pub(crate) enum FinalOutcome {
     Acknowledged(Acknowledgement),
     /// Refused: too few units were left, even with those that are held.
     SoldOut,
-    /// The buyer gave up while all units were held.
+    /// The buyer gave up while all units were held, or the sale was paused.
     HeldOut,
     /// Refused: the user has as many units as allowed.
     LimitReached,
@@ -167,7 +175,7 @@ impl FinalOutcome {
             Self::Acknowledged(_) => format!("{event:?}").to_lowercase(),
             Self::Over(event) => format!("{event:?}").to_lowercase(),
             Self::SoldOut => "sold out".to_owned(),
-            Self::HeldOut => "all held".to_owned(),
+            Self::HeldOut => "all held or paused".to_owned(),
             Self::LimitReached => "limit reached".to_owned(),
             Self::UnknownOrder => "unknown order".to_owned(),
             Self::Unknown => "no answer".to_owned(),
@@ -212,9 +220,9 @@ impl Order {
         let kind = format!("{number} {why}").trim().to_owned();
         if !is_final {
             self.unsettled.push(kind);
-            if status == Some(409) && why == ALL_HELD {
+            if status == Some(409) && MAY_PASS.contains(&&*why) {
                 self.outcome = FinalOutcome::HeldOut;
-                self.held.push(Held { sent, ended, again: None });
+                self.held.push(Held { is_paused: why == PAUSED, sent, ended, again: None });
             }
         } else if let Some(number) = status {
             self.status = status;
@@ -258,7 +266,7 @@ impl Order {
         self.answer().is_some() || self.told().next().is_some()
     }
 
-    /// Whether the order was refused: too few units were left, or its user had enough.
+    /// Whether the order was refused: too few units were left, its user had enough, or the sale was paused.
     pub(crate) fn is_refused(&self) -> bool {
         use FinalOutcome::{HeldOut, LimitReached, SoldOut};
         matches!(self.outcome, SoldOut | HeldOut | LimitReached)
@@ -297,12 +305,12 @@ impl Order {
     }
 
     /// How long the order was tried: from its first sending to the end of its last attempt. The time in which its buyer waited
-    /// for held units does not count; the time in which the client was away on purpose does.
+    /// for held units, or for the end of a pause, does not count; the time in which the client was away on purpose does.
     pub(crate) fn length(&self) -> Duration {
         Duration::from_micros(self.ended.saturating_sub(self.sent).saturating_sub(self.waited()))
     }
 
-    /// How long the buyer waited for held units, in microseconds.
+    /// How long the buyer waited for held units or for the end of a pause, in microseconds.
     pub(crate) fn waited(&self) -> u64 {
         let waits = self.held.iter().filter_map(|it| Some(it.again?.saturating_sub(it.ended)));
         waits.sum()

@@ -30,7 +30,7 @@ enum Event {
 }
 
 /// The longest time in which orders were tried and none was decided; of equal ones the first. *Sold out* is a decision. *All
-/// held* is one until the buyer tries again. A later request for an order counts as an order.
+/// held* and *paused* are until the buyer tries again. A later request for an order counts as an order.
 ///
 /// A pause begins with a decision while other orders wait, or else with the next order. It ends with the next decision, or with
 /// the last order. An order that fails does not end it.

@@ -126,7 +126,7 @@ impl<'h> Clock<'h> {
         let is_all_counted = states.all(is_counted);
         for (number, order) in self.history.orders.iter().enumerate() {
             let id = || self.history.setup.id(number);
-            for held in &order.held {
+            for held in order.held.iter().filter(|held| !held.is_paused) {
                 let is_short = |times: &Times| times.meet(held.sent, held.ended);
                 if !is_short(&self.all_held) && (is_all_counted || !is_short(&self.sold_out)) {
                     found.add(Kind::NotAllHeld, told(&id(), held.sent, held.ended));

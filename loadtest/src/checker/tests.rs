@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::FinalOutcome::{Acknowledged, HeldOut, LimitReached, SoldOut, Unknown};
+use super::model::Change;
 use super::order::Held;
 use super::*;
 use crate::cli::{Limits, Plan};
@@ -387,6 +388,14 @@ const MUTATIONS: &[Mutation] = &[
     ("", "PASS", |it| {
         let kept = order(7, FinalOutcome::Over(Event::Confirmed));
         it.orders[7].changes.push((Event::Cancelled, kept));
+    }),
+    // another client's change
+    ("", "the sale was changed 1 time during the run (+50 units)", |it| {
+        let change = Some(Change { add: Some(50), ..Change::default() });
+        let last = it.ledger[299].clone();
+        let (order, event, position) = (String::new(), Event::Changed, 301);
+        it.ledger.push(LedgerEntry { order, event, position, change, remaining: 50, ..last });
+        set_after(it, &StockState { initial: 350, entries: Some(301), ..state(50, 300, 300) });
     }),
     // 6 units are left, too few for an order of 7
     ("", "PASS: 294 of 300 units sold", |it| *it = history_of(7)),

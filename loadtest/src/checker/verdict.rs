@@ -133,7 +133,14 @@ fn notes(history: &History, tally: &Tally, foreign: (u64, u64), sale: &Sale) -> 
         let (orders, units) = (count(foreign.0, "order"), count(foreign.1, "unit"));
         notes.push(format!("other buyers took {units} in {orders} during the run"));
     }
-    if sale.can_gain() && history.awaited_hold().is_none() {
+    let changes = history.ledger.iter().filter(|entry| entry.event == Event::Changed);
+    let added = changes.clone().filter_map(|entry| entry.change.as_ref()?.add);
+    let (times, units) = (u64_from(changes.count()), added.fold(0, i64::saturating_add));
+    if times > 0 {
+        let times = count(times, "time");
+        notes.push(format!("the sale was changed {times} during the run ({units:+} units)"));
+    }
+    if sale.state.hold_seconds.is_some() && history.awaited_hold().is_none() {
         let held = history.after.first().and_then(|(_, after)| after.held).unwrap_or(0);
         let orders = were(held, "order");
         notes.push(format!("{orders} still held, and whether that ends was not awaited"));
@@ -150,7 +157,7 @@ fn pass_message(history: &History, tally: &Tally, sale: &Sale, units: &str, once
     };
     let held_out = match tally.held_out {
         0 => String::new(),
-        n => format!(", and {n} gave up while all was held"),
+        n => format!(", and {n} gave up while all was held or the sale was paused"),
     };
     let balance = history.after.first().map_or_else(String::new, |(_, state)| {
         format!("; stock {} + lucky {} = {}", state.stock, state.lucky, state.initial)

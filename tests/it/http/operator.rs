@@ -1,7 +1,13 @@
 //! The `sale` command.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::any;
 use tempfile::NamedTempFile;
 use testkit::ports::free_ports;
 use testkit::{Direction, Proxy};
@@ -67,6 +73,19 @@ async fn a_sale_is_run_from_a_shell() {
     let at_doubtful = format!("{pause} --timeout 3s --url http://{}", doubtful.address);
     sale(&at_doubtful, 3, &["UNKNOWN", "Ask again: add --sale tea-1 --key p-1"]).await;
     sale(pause, 0, &["Done before, at ", "paused true", "version 2: paused"]).await;
+
+    // once unknown, a call stays unknown, whatever its repetition is told
+    let calls = AtomicUsize::new(0).into();
+    let statuses = async move |State(calls): State<Arc<AtomicUsize>>| {
+        let statuses = [504, 503, 504, 409].map(|status| StatusCode::from_u16(status).unwrap());
+        statuses[calls.fetch_add(1, Ordering::Relaxed) % 4]
+    };
+    let other =
+        Running::start(Router::new().route("/stock", any(statuses)).with_state(calls), OPTIONS);
+    for word in ["refuses: 503", "refuses: 409"] {
+        let flags = format!("{pause} --url http://{}", other.address);
+        sale(&flags, 3, &["UNKNOWN", "no answer, and then", word]).await;
+    }
 
     sale("resume --sale tea-1:1", 1, &["refuses: 412"]).await;
     sale("resume --sale tea-1:2", 0, &["Done: paused false", "version 3: running"]).await;

@@ -1,9 +1,12 @@
 //! Changing a sale while it runs.
 
+use std::time::Duration;
+
 use flash_sale::inventory::{
     Action, ChangeCall, Changed, Entry, Inventory, InventoryError, NewSale, Order, Outcome, Phase,
     Replaces, SaleChange, Terms, User,
 };
+use serde_json::json;
 
 use super::holds::end_hold;
 use super::{ITEM, accepted, fresh, order, reduce, token};
@@ -149,6 +152,12 @@ async fn a_change_may_be_refused() {
             }
         }
     }
+    // a stock that was raised by hand: the sale keeps a number of units that can be read
+    let (inventory, mut raw) = fresh().await;
+    inventory.start(&ITEM, Some(token(5)), named("s", 5, Terms::default())).await.unwrap();
+    raw.run::<()>("SET stock 100").await;
+    let refused = try_change(&inventory, "k", "s", r#"{"add":-6}"#).await.unwrap_err();
+    assert_eq!(word(&refused), "5 are left");
     // a stock that was set by hand has no terms
     let (inventory, mut raw) = fresh().await;
     raw.run::<()>("SET stock 5").await;
@@ -177,12 +186,15 @@ async fn held_units_are_not_withdrawn() {
     let stock = made.stock;
     assert_eq!((stock.stock, stock.lucky, stock.initial, stock.held), (0, 1, 1, 1));
     assert_eq!((stock.units.held, made.entry.position), (Some(1), 4));
+    // a hold keeps its end, whatever a later one has
+    change(&inventory, "h", r#"{"hold_seconds":1}"#).await;
     let held = one(&inventory, of("c")).await;
-    assert!(matches!(held, Outcome::AllHeld { .. }), "{held:?}");
+    let is_kept = |ends_in| ends_in > Duration::from_secs(1);
+    assert!(matches!(held, Outcome::AllHeld { ends_in, .. } if is_kept(ends_in)), "{held:?}");
     // a limit that was lowered takes nothing away
     let stock =
         change(&inventory, "l", r#"{"add":4,"per_user":1,"hold_seconds":86400}"#).await.stock;
-    assert_eq!((stock.stock, stock.lucky, stock.version), (4, 1, 2));
+    assert_eq!((stock.stock, stock.lucky, stock.version), (4, 1, 3));
     let limited = Outcome::LimitReached { is_per_user: true, limit: 1, has: 1 };
     assert_eq!(one(&inventory, of("d")).await, limited);
     change(&inventory, "m", r#"{"per_user":2}"#).await;
@@ -241,6 +253,17 @@ async fn a_paused_sale_serves_its_orders() {
     let now = try_change(&inventory, "d", "s2", r#"{"starts_at":"now"}"#).await.unwrap();
     assert_eq!(now.stock.state, Phase::Running);
     accepted(&ask("e", Action::Reserve).await);
+
+    // a replaced sale is shown as it was
+    try_change(&inventory, "e", "s2", r#"{"paused":true}"#).await.unwrap();
+    inventory.start(&ITEM, Some(token(5)), named("s3", 1, Terms::default())).await.unwrap();
+    let mut kept = inventory.sales(&ITEM).await.unwrap().kept;
+    let last = kept.pop().unwrap();
+    let terms = json!({ "starts_at": now.stock.terms.starts_at.unwrap() });
+    assert_eq!(
+        [&last["terms"], &last["paused"], &last["version"]],
+        [&terms, &true.into(), &5.into()]
+    );
 }
 
 /// Goal: a batch that was swallowed is not carried out after a change: who was told sold out meanwhile buys nothing. The change is

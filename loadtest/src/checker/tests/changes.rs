@@ -13,12 +13,13 @@ fn changed(change: &Value, remaining: i64) -> Value {
     json!({ "event": "changed", "change": change, "note": "x", "remaining": remaining })
 }
 
-/// Goal: terms and units are those of the entries before, and the state at the end is theirs.
+/// Goal: terms and units are those of the entries before, and the state at the end is theirs. Whether orders can be accepted that were
+/// refused before is known.
 #[test]
 fn changes_are_stepped() {
     let end = |at: &str| changed(&json!({ "ends_at": at }), 1);
-    let cases: [(&[Value], &[&str]); 9] = [
-        (&[changed(&json!({ "add": 3 }), 5), order_of("a", 4), order_of("a", 3)], &[]),
+    let cases: [(&[Value], &[&str], bool); 9] = [
+        (&[changed(&json!({ "add": 3 }), 5), order_of("a", 4), order_of("a", 3)], &[], true),
         (
             &[
                 changed(&json!({ "add": -2 }), 0),
@@ -26,9 +27,14 @@ fn changes_are_stepped() {
                 order_of("a", 0),
             ],
             &[],
+            true,
         ),
-        (&[changed(&json!({ "add": 3 }), 3)], &["ledger_does_not_add_up"]),
-        (&[changed(&json!({ "paused": true }), 2), order_of("a", 1)], &["accepted_while_closed"]),
+        (&[changed(&json!({ "add": -3 }), 2)], &["ledger_does_not_add_up"], false),
+        (
+            &[changed(&json!({ "paused": true }), 2), order_of("a", 1)],
+            &["accepted_while_closed"],
+            false,
+        ),
         (
             &[
                 changed(&json!({ "paused": true }), 2),
@@ -36,16 +42,18 @@ fn changes_are_stepped() {
                 order_of("a", 1),
             ],
             &[],
+            true,
         ),
-        (&[order_of("a", 1), end("now"), order_of("b", 0)], &["accepted_while_closed"]),
-        (&[order_of("a", 1), end("now"), end("2100-01-01T00:00:00Z"), order_of("b", 0)], &[]),
+        (&[order_of("a", 1), end("now"), order_of("b", 0)], &["accepted_while_closed"], false),
+        (&[order_of("a", 1), end("now"), end("2100-01-01T00:00:00Z"), order_of("b", 0)], &[], true),
         (
             &[order_of("a", 1), changed(&json!({ "per_user": 1 }), 1), order_of("a", 0)],
             &["over_limit"],
+            false,
         ),
-        (&[changed(&json!({ "per_order": 1_000_000, "hold_seconds": 5 }), 2)], &[]),
+        (&[changed(&json!({ "per_order": 1_000_000, "hold_seconds": 5 }), 2)], &[], true),
     ];
-    for (entries, findings) in cases {
+    for (entries, findings, can_gain) in cases {
         let before =
             StockState { stock: 2, initial: 2, per_user: Some(2), ..StockState::default() };
         let mut sale = super::super::model::Sale::new(&before, true);
@@ -66,5 +74,20 @@ fn changes_are_stepped() {
         let found: Vec<_> = sale.findings().into_iter().map(|finding| finding.kind).collect();
         let kinds: BTreeSet<_> = found.iter().map(String::as_str).collect();
         assert_eq!(kinds, findings.iter().copied().collect(), "{entries:?}");
+        assert_eq!(sale.can_gain(), can_gain, "{entries:?}");
     }
+}
+
+/// Goal: who gave up while the sale was paused was answered, and was not told that all is held.
+#[test]
+fn a_paused_sale_answers() {
+    let mut history = history_of(1);
+    for order in &mut history.orders[300..310] {
+        *order = Order::default();
+        let failure = Failure { why: "paused".into(), is_final: false };
+        let outcome = Outcome { status: Some(409), effect: Effect::Failed(failure) };
+        order.add(0, 0, 500, outcome);
+    }
+    let report = Report::new(&history, LIMITS);
+    assert!(report.pass && report.tally.held_out == 10, "{report:?}");
 }

@@ -30,7 +30,10 @@ fn asked(at: u64, outcome: FinalOutcome) -> Order {
 /// An order that is told that all is held, after which its buyer gives up.
 fn held_out(at: u64) -> Order {
     let order = asked(at, HeldOut);
-    Order { held: vec![Held { sent: order.sent, ended: order.ended, again: None }], ..order }
+    Order {
+        held: vec![Held { is_paused: false, sent: order.sent, ended: order.ended, again: None }],
+        ..order
+    }
 }
 
 fn run(steps: &[Step]) -> History {
@@ -105,7 +108,8 @@ fn waits(it: &mut History, place: usize) {
         steps.insert(place, Step(2250, Event::Reserved, 10, true));
         steps.push(Step(4260, Event::Expired, 10, false));
     });
-    let held = vec![Held { sent: 200_000, ended: 205_000, again: Some(2_250_000) }];
+    let held =
+        vec![Held { is_paused: false, sent: 200_000, ended: 205_000, again: Some(2_250_000) }];
     it.orders[10] = Order { sent: 200_000, held, ..it.orders[10].clone() };
 }
 
@@ -130,7 +134,11 @@ fn first_answer(it: &mut History) -> FinalOutcome {
 }
 
 const DAMAGES: &[Mutation] = &[
-    ("", "5 came back meanwhile; none was told sold out, and 1 gave up while all was held", |_| {}),
+    (
+        "",
+        "5 came back meanwhile; none was told sold out, and 1 gave up while all was held or",
+        |_| {},
+    ),
     // held units are not sold, and sold units are not held
     ("sold_out_too_early", "such as run-10", |it| it.orders[10] = asked(200, SoldOut)),
     ("", "10 of 10 units sold", |it| all_paid(it, asked(500, SoldOut))),
@@ -158,7 +166,12 @@ const DAMAGES: &[Mutation] = &[
     ("not_all_held", "such as run-10, sent at 2.230000 s", |it| {
         waits(it, 21);
         it.orders[10].held[0].again = Some(2_230_000);
-        it.orders[10].held.push(Held { sent: 2_230_000, ended: 2_235_000, again: Some(2_250_000) });
+        it.orders[10].held.push(Held {
+            is_paused: false,
+            sent: 2_230_000,
+            ended: 2_235_000,
+            again: Some(2_250_000),
+        });
     }),
     (
         "out_of_order",
@@ -318,6 +331,11 @@ const DAMAGES: &[Mutation] = &[
     }),
     // between the answer to a cancellation and the next order; and during that order
     ("not_all_held", "such as run-10", |it| it.orders[10] = held_out(410)),
+    // told that the sale is paused
+    ("", "PASS", |it| {
+        it.orders[10] = held_out(410);
+        it.orders[10].held[0].is_paused = true;
+    }),
     ("", "PASS", |it| it.orders[10] = held_out(425)),
     ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
     (

@@ -113,7 +113,12 @@ fn random_run(random: &mut SplitMix64) -> History {
                 let outcome = run.order(at, number);
                 let order = &mut run.orders[number];
                 if outcome == FinalOutcome::HeldOut {
-                    order.held.push(Held { sent: order.sent, ended: order.ended, again: None });
+                    order.held.push(Held {
+                        is_paused: false,
+                        sent: order.sent,
+                        ended: order.ended,
+                        again: None,
+                    });
                 }
                 order.outcome = outcome;
                 if run.orders[number].acknowledged().is_some()
