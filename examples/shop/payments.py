@@ -123,7 +123,8 @@ class Door(Handler):
                     "</label> <button>Pay</button> <button name=means value=leave>Leave</button></form>")
 
     def do_POST(self):
-        body, key = self.body(), self.headers.get("Idempotency-Key") or secrets.token_hex(8)
+        # the same key on another path is another call
+        body, key = self.body(), f"{self.path} {self.headers.get('Idempotency-Key') or secrets.token_hex(8)}"
         _, room, id, what = (self.path.split("/") + ["", "", ""])[:4]
         payment = self.provider.one("SELECT * FROM payments WHERE id = ?", id)
         if room == "sessions" and self.is_shop():

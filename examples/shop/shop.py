@@ -4,7 +4,7 @@
 make demo ARGS=--holds              in another terminal
 python3 examples/shop/shop.py
 """
-import hmac, json, re, secrets, sys, threading, time
+import hashlib, hmac, json, re, secrets, sys, threading, time
 from datetime import datetime
 
 import ledger, payments
@@ -78,7 +78,7 @@ class Shop(ledger.Database):
         if order["state"] == "reserved":
             seconds = datetime.fromisoformat(order["hold_until"]).timestamp() - time.time() - self.options.margin
             body = {"order": id, "amount": PRICE, "seconds": seconds, "back": self.options.url + "/order", "hook": self.options.url + "/webhooks"}
-            opened = self.pay("POST", "/sessions", id, body) if seconds > 0 else None
+            opened = self.pay("POST", "/sessions", f"open-{id}", body) if seconds > 0 else None
             with self.transaction() as t:
                 if seconds <= 0:
                     self.move(t, id, "cancelled", "cancel", of=["reserved"])
@@ -148,12 +148,12 @@ class Shop(ledger.Database):
 
 class Page(payments.Handler):
     def do_GET(self):
-        user, id = self.cookie()
+        user, nonce, id = self.cookie()
         order = self.shop.one("SELECT * FROM orders WHERE id = ? AND user = ?", id, user)
         if self.path != "/order" or order is None:
             stock, _ = self.shop.sale.call("GET", "/stock", timeout=3)
             left = f"{stock.body['stock']} left" if stock.status == 200 else "How many are left, we cannot say now"
-            return self.page(f"<p>{left}.<form method=post action=/buy><button>Buy</button></form>", user, id)
+            return self.page(f"<p>{left}.<form method=post action=/buy><button>Buy</button></form>", user, nonce)
         wait = self.shop.advance(id)
         order = self.shop.order(id)
         text, actions = SCREENS[order["state"]]
@@ -163,10 +163,10 @@ class Page(payments.Handler):
         for action in actions.split():
             text += f"<form method=post action=/{action}><button>{BUTTONS[action]}</button></form>"
         again = "" if actions else f"<meta http-equiv=refresh content={wait}>"
-        self.page(f"{again}<p>{text}<p>Order {id}", user, id)
+        self.page(f"{again}<p>{text}<p>Order {id}", user, nonce)
 
     def do_POST(self):
-        (user, id), body = self.cookie(), self.body()
+        (user, nonce, id), body = self.cookie(), self.body()
         if self.path == "/webhooks" and not self.is_signed(body):
             return self.answer(400)
         with self.shop.transaction() as t:
@@ -178,19 +178,20 @@ class Page(payments.Handler):
                 self.shop.move(t, id, "returning", "return", of=["paid"])
         if self.path == "/webhooks":
             return self.answer(200)
-        self.page("", user, secrets.token_urlsafe(16) if self.path == "/again" else id, 303, Location="/" if self.path == "/again" else "/order")
+        self.page("", user, secrets.token_urlsafe(16) if self.path == "/again" else nonce, 303, Location="/" if self.path == "/again" else "/order")
 
     def is_signed(self, body):
         found = re.fullmatch(r"t=(\d{1,12}),v1=([0-9a-f]{64})", self.headers.get("Signature", ""))
         return bool(found) and abs(time.time() - int(found[1])) < 300 and hmac.compare_digest(payments.signature(found[1], body), found[2])
 
     def cookie(self):
-        """The buyer and the order, which keeps its id over a reload."""
+        """The buyer, a nonce, and the id of the order, which a reload keeps. The shop makes the id of both, so that no buyer chooses it."""
         found = re.search(r"\bshop=([\w-]{8,64})\.([\w-]{8,64})(;|$)", self.headers.get("Cookie", ""), re.ASCII)
-        return found.groups()[:2] if found else (secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+        user, nonce = found.groups()[:2] if found else (secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+        return user, nonce, hashlib.sha256(f"{user}.{nonce}".encode()).hexdigest()[:32]
 
-    def page(self, text, user, id, status=200, **headers):
-        headers["Set-Cookie"] = f"shop={user}.{id}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800"
+    def page(self, text, user, nonce, status=200, **headers):
+        headers["Set-Cookie"] = f"shop={user}.{nonce}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800"
         self.answer(status, f"<!doctype html><html lang=en><meta name=viewport content=width=device-width><title>Shop</title><h1>One lamp</h1>{text}", **headers)
 
 
