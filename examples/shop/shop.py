@@ -11,7 +11,7 @@ import ledger, payments
 
 SCHEMA = ledger.SCHEMA + """
 CREATE TABLE IF NOT EXISTS orders(id TEXT PRIMARY KEY, user TEXT, state TEXT DEFAULT 'new', why TEXT DEFAULT '', hold_until TEXT,
-                                  payment TEXT, is_doubtful INTEGER DEFAULT 0);
+                                  payment TEXT, doubts INTEGER DEFAULT 0);
 CREATE TABLE IF NOT EXISTS events(id TEXT PRIMARY KEY, order_id TEXT, type TEXT, amount INTEGER);
 CREATE TABLE IF NOT EXISTS outbox(order_id TEXT, step TEXT, due REAL, tries INTEGER DEFAULT 0, PRIMARY KEY(order_id, step));
 """
@@ -61,19 +61,23 @@ class Shop(ledger.Database):
         """Returns the seconds until the page asks again."""
         order, wait = self.order(id), 2
         if order["state"] == "new":
+            # counts what may have been accepted, before the call: the shop may be killed, and another tab may ask at the same time
+            self.all("UPDATE orders SET doubts = doubts + 1 WHERE id = ?", id)
             answer, is_doubtful = self.sale.call("POST", "/stock/reduce", key=id, user=order["user"])
-            is_doubtful, wait = is_doubtful or order["is_doubtful"], answer.retry_after or wait
+            wait = answer.retry_after or wait
             # anything else is asked again: with Retry-After, without an answer, and while the token is refused
             is_final = answer.type and 400 <= answer.status < 500 and answer.status not in (401, 403, 408) and not answer.retry_after
             with self.transaction() as t:
+                sql = "UPDATE orders SET doubts = doubts - ? WHERE id = ? RETURNING doubts"
+                doubts = t.execute(sql, (not is_doubtful, id)).fetchone()[0]
                 if answer.status == 200 and "hold_until" in answer.body:
                     self.move(t, id, "reserved", of=["new"], hold_until=answer.body["hold_until"])
                 elif answer.status == 200:
                     self.move(t, id, "refused", "return", of=["new"], why="no-holds")
                 elif is_final:  # an earlier attempt may still arrive: cancel before giving up
-                    self.move(t, id, "refused", "cancel" if is_doubtful else None, of=["new"], why=answer.type)
+                    self.move(t, id, "refused", "cancel" if doubts else None, of=["new"], why=answer.type)
                 else:
-                    self.move(t, id, "new", of=["new"], why=answer.type, is_doubtful=is_doubtful)
+                    self.move(t, id, "new", of=["new"], why=answer.type)
             order = self.order(id)
         if order["state"] == "reserved":
             seconds = datetime.fromisoformat(order["hold_until"]).timestamp() - time.time() - self.options.margin

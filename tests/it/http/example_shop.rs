@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::extract::Query;
-use axum::http::StatusCode;
-use axum::routing::get;
+use axum::http::{StatusCode, Uri};
+use axum::routing::{get, post};
 use futures_util::future::join_all;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,10 +18,11 @@ use tempfile::TempDir;
 use testkit::or_left_out;
 use testkit::ports::free_ports;
 use testkit::server::find_program;
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
 
 use super::instance::{Instance, Servers};
 use super::server::{OPTIONS, Running};
@@ -341,4 +342,78 @@ async fn it_copies_each_entry_once() {
         example.rows("shop.db", "SELECT position, event, order_id, quantity FROM ledger").await;
     assert_eq!(rows[1], json!([2, "changed", null, null]));
     assert_eq!(rows.len(), 10, "{rows:?}");
+}
+
+/// The path of a call, and the way to answer it.
+type Call = (String, oneshot::Sender<(StatusCode, axum::Json<Value>)>);
+
+/// A server in the place of an instance and of a shop: the test answers each POST.
+fn stand_in() -> (Running, mpsc::UnboundedReceiver<Call>) {
+    let (sender, calls) = mpsc::unbounded_channel();
+    let ask_test = post(async move |uri: Uri| {
+        let (answer, answered) = oneshot::channel();
+        let _ = sender.send((uri.path().to_owned(), answer)); // the test may have ended
+        answered.await.map_err(|_| StatusCode::BAD_GATEWAY)
+    });
+    (Running::start(Router::new().route("/{*path}", ask_test), OPTIONS), calls)
+}
+
+/// Goal: the shop cancels a refused order exactly where an earlier attempt may have been accepted: after a 504, whichever tab gets
+/// its answer first, and after the shop was killed during the call. Method: the test answers in the place of the sale.
+#[tokio::test]
+async fn it_remembers_doubtful_attempts() {
+    let Some(example) = Example::new() else { return };
+    let (sale, mut calls) = stand_in();
+    let [port] = free_ports().unwrap();
+    let shop = SocketAddr::from(([127, 0, 0, 1], port));
+    let (url, port) = (format!("http://{}", sale.address), port.to_string());
+    let args = ["--sale", &url, "--port", &port, "--provider", "http://127.0.0.1:1"];
+    // the answers to the tabs that ask at the same time: which tab, and which status; without answers the shop is killed
+    let cases: [(&str, &[(usize, u16)], &str); 5] = [
+        ("not-done", &[(0, 503)], "[]"),
+        ("in-doubt", &[(0, 504)], r#"[["cancel"]]"#),
+        ("in-doubt-first", &[(0, 504), (1, 503)], r#"[["cancel"]]"#),
+        ("in-doubt-last", &[(1, 504), (0, 503)], r#"[["cancel"]]"#),
+        ("killed-during-the-call", &[], r#"[["cancel"]]"#),
+    ];
+    for (case, answers, steps) in cases {
+        let mut open = example.program("shop.py", &args).spawn().unwrap();
+        eventually("it listens", async || TcpStream::connect(shop).await.is_ok()).await;
+        let cookie = format!("Cookie: shop=doubtful.{case}\r\n");
+        let tab = || {
+            let cookie = cookie.clone();
+            tokio::spawn(async move { ask(shop, "GET /order", &cookie, "").await })
+        };
+        ask(shop, "POST /buy", &cookie, "").await.unwrap();
+        let mut tabs = Vec::new();
+        for _ in 0..answers.len().max(1) {
+            let tab = tab();
+            let call = loop {
+                let (path, answer) = within("a call", calls.recv()).await.unwrap();
+                if path == "/stock/reduce" {
+                    break answer;
+                }
+            };
+            tabs.push(Some((tab, call)));
+        }
+        for (at, status) in answers {
+            let (tab, call) = tabs[*at].take().unwrap();
+            let body = axum::Json(json!({"type": "store-unreachable"}));
+            call.send((StatusCode::from_u16(*status).unwrap(), body)).unwrap();
+            tab.await.unwrap().unwrap();
+        }
+        if answers.is_empty() {
+            open.kill().await.unwrap();
+            open = example.program("shop.py", &args).spawn().unwrap();
+            eventually("it listens", async || TcpStream::connect(shop).await.is_ok()).await;
+        }
+        let last = tab();
+        let (_, call) = within("a call", calls.recv()).await.unwrap();
+        call.send((StatusCode::CONFLICT, axum::Json(json!({"type": "sold-out"})))).unwrap();
+        assert!(last.await.unwrap().unwrap().contains("Sold out."), "{case}");
+        let taken = example.rows("shop.db", "SELECT step FROM outbox").await;
+        assert_eq!(Value::from(taken).to_string(), steps, "{case}");
+        open.kill().await.unwrap();
+        example.rows("shop.db", "DELETE FROM outbox").await;
+    }
 }
