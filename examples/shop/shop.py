@@ -41,8 +41,7 @@ class Shop(ledger.Database):
         self.all("UPDATE outbox SET due = 0")
 
     def pay(self, method, path, key, body=None):
-        headers = {"Authorization": "Bearer " + payments.SECRET, "Idempotency-Key": key}
-        return ledger.call(method, self.options.provider + path, body, headers)
+        return ledger.call(method, self.options.provider + path, body, {"Authorization": "Bearer " + payments.SECRET, "Idempotency-Key": key})
 
     def order(self, id):
         return self.one("SELECT * FROM orders WHERE id = ?", id)
@@ -68,8 +67,7 @@ class Shop(ledger.Database):
             # anything else is asked again: with Retry-After, without an answer, and while the token is refused
             is_final = answer.type and 400 <= answer.status < 500 and answer.status not in (401, 403, 408) and not answer.retry_after
             with self.transaction() as t:
-                sql = "UPDATE orders SET doubts = doubts - ? WHERE id = ? RETURNING doubts"
-                doubts = t.execute(sql, (not is_doubtful, id)).fetchone()[0]
+                doubts = t.execute("UPDATE orders SET doubts = doubts - ? WHERE id = ? RETURNING doubts", (not is_doubtful, id)).fetchone()[0]
                 if answer.status == 200 and "hold_until" in answer.body:
                     self.move(t, id, "reserved", of=["new"], hold_until=answer.body["hold_until"])
                 elif answer.status == 200:
@@ -94,8 +92,7 @@ class Shop(ledger.Database):
 
     def record(self, t, event):
         # webhooks come twice and in any order (docs.stripe.com/webhooks): the id finds the second, the state orders them
-        values = (event["id"], event["order"], event["type"], event["amount"])
-        is_new = t.execute("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", values).rowcount
+        is_new = t.execute("INSERT OR IGNORE INTO events VALUES (:id, :order, :type, :amount)", event).rowcount
         if is_new and event["type"] in ("authorised", "captured"):
             self.move(t, event["order"], "authorised", "confirm", of=["reserved", "paying", "cancelled"], payment=event["payment"])
         elif is_new and event["type"] == "expired":  # only the provider knows that nobody can pay any more
@@ -145,9 +142,8 @@ class Shop(ledger.Database):
             except Exception as error:
                 wait = print(f"{row['step']} of {row['order_id']}: {error!r}", file=sys.stderr) or 0
             if wait is not None:
-                wait = wait or min(5, 0.1 * 2 ** min(row["tries"], 9))
-                self.all("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?",
-                         time.time() + wait, row["order_id"], row["step"], row["due"])
+                due = time.time() + (wait or min(5, 0.1 * 2 ** min(row["tries"], 9)))
+                self.all("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?", due, row["order_id"], row["step"], row["due"])
 
 
 class Page(payments.Handler):
@@ -166,8 +162,7 @@ class Page(payments.Handler):
             text += f"<p><a href='{self.shop.options.provider}/pay/{order['payment']}'>Pay {PRICE / 100:.2f}</a>"
         for action in actions.split():
             text += f"<form method=post action=/{action}><button>{BUTTONS[action]}</button></form>"
-        again = "" if actions else f"<meta http-equiv=refresh content={wait}>"
-        self.page(f"{again}<p>{text}<p>Order {id}", user, nonce)
+        self.page(f"{'' if actions else f'<meta http-equiv=refresh content={wait}>'}<p>{text}<p>Order {id}", user, nonce)
 
     def do_POST(self):
         (user, nonce, id), body = self.cookie(), self.body()
@@ -208,7 +203,7 @@ def main():
     options.url = f"http://127.0.0.1:{options.port}"
     if not options.provider:
         options.provider = f"http://127.0.0.1:{options.port + 1}"
-        threading.Thread(target=payments.serve, args=(options.port + 1, options.db + "-payments"), daemon=True).start()
+        threading.Thread(target=payments.server(options.port + 1, options.db + "-payments").serve_forever, daemon=True).start()
     Page.shop = shop = Shop(options)
     for job in [shop.work] * WORKERS + [lambda: ledger.follow(shop, shop.sale)]:
         threading.Thread(target=job, daemon=True).start()

@@ -20,7 +20,7 @@ use testkit::ports::free_ports;
 use testkit::server::find_program;
 use testkit::wait::{eventually, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 
@@ -416,4 +416,47 @@ async fn it_remembers_doubtful_attempts() {
         open.kill().await.unwrap();
         example.rows("shop.db", "DELETE FROM outbox").await;
     }
+}
+
+/// Goal: the provider takes a key for the same call alone, and sends webhooks again after its disk was full. The shop does not start
+/// beside another server on its provider's port.
+#[tokio::test]
+async fn its_provider_keeps_calls_apart() {
+    let Some(example) = Example::new() else { return };
+    let (shop, mut calls) = stand_in();
+    let [port] = free_ports().unwrap();
+    let provider = SocketAddr::from(([127, 0, 0, 1], port));
+    let _provider =
+        example.program("payments.py", &[&port.to_string(), "payments.db"]).spawn().unwrap();
+    eventually("it listens", async || TcpStream::connect(provider).await.is_ok()).await;
+    let headers = "Authorization: Bearer only-for-the-demo\r\nIdempotency-Key: capture-1\r\n";
+    let hook = format!("http://{}/webhooks", shop.address);
+    let session = json!({"order": "1", "amount": PRICE, "seconds": 60, "back": "/", "hook": hook})
+        .to_string();
+    for _ in 0..2 {
+        ask(provider, "POST /sessions", headers, &session).await.unwrap();
+    }
+    let payments = example.rows("payments.db", "SELECT id FROM payments").await;
+    assert_eq!(payments.len(), 1, "a key repeats a call");
+    let id = payments[0][0].as_str().unwrap();
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'full'); END";
+    example.rows("payments.db", full).await;
+    ask(provider, &format!("POST /pay/{id}"), "", "means=card&delivery=once").await.unwrap();
+    let mut delivered = async || {
+        let (path, answer) = within("a call", calls.recv()).await.unwrap();
+        assert_eq!(path, "/webhooks");
+        answer.send((StatusCode::OK, axum::Json(json!({})))).unwrap();
+    };
+    delivered().await;
+    delivered().await;
+    example.rows("payments.db", "DROP TRIGGER full").await;
+    ask(provider, &format!("POST /payments/{id}/capture"), headers, "").await.unwrap();
+    let status = example.rows("payments.db", "SELECT status FROM payments").await;
+    assert_eq!(status, [json!(["captured"])]);
+
+    // the provider is on the port behind the shop's
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = (taken.local_addr().unwrap().port() - 1).to_string();
+    let mut started = example.program("shop.py", &["--port", &port]).spawn().unwrap();
+    assert!(!within("it ends", started.wait()).await.unwrap().success());
 }
