@@ -347,6 +347,9 @@ async fn it_copies_each_entry_once() {
 /// The path of a call, and the way to answer it.
 type Call = (String, oneshot::Sender<(StatusCode, axum::Json<Value>)>);
 
+/// Answers to tabs that ask at the same time: which tab, and which status.
+type Answers = &'static [(usize, u16)];
+
 /// A server in the place of an instance and of a shop: the test answers each POST.
 fn stand_in() -> (Running, mpsc::UnboundedReceiver<Call>) {
     let (sender, calls) = mpsc::unbounded_channel();
@@ -368,8 +371,8 @@ async fn it_remembers_doubtful_attempts() {
     let shop = SocketAddr::from(([127, 0, 0, 1], port));
     let (url, port) = (format!("http://{}", sale.address), port.to_string());
     let args = ["--sale", &url, "--port", &port, "--provider", "http://127.0.0.1:1"];
-    // the answers to the tabs that ask at the same time: which tab, and which status; without answers the shop is killed
-    let cases: [(&str, &[(usize, u16)], &str); 5] = [
+    // without answers the shop is killed
+    let cases: [(&str, Answers, &str); 5] = [
         ("not-done", &[(0, 503)], "[]"),
         ("in-doubt", &[(0, 504)], r#"[["cancel"]]"#),
         ("in-doubt-first", &[(0, 504), (1, 503)], r#"[["cancel"]]"#),
