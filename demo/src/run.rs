@@ -165,7 +165,8 @@ impl Show<'_> {
             "
 A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:
   python3 examples/shop/shop.py \\
-    --sale {urls}"
+    --sale {urls}
+A run on the page replaces this sale: start the demo with --holds again then."
         ));
         Ok(())
     }

@@ -74,7 +74,7 @@ class Sale:
         query = {name: value for name, value in {"item": self.item, **query}.items() if value is not None}
         for url in random.sample(self.urls, len(self.urls)):
             answer = call(method, f"{url}{path}?{urllib.parse.urlencode(query)}", None, headers, timeout)
-            is_doubtful = is_doubtful or answer.status in (0, 502, 504)
+            is_doubtful = is_doubtful or answer.status in (0, 500, 502, 504)
             if answer.status not in (0, 429, 502, 503):
                 break
         if answer.status in (401, 403):

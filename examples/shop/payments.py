@@ -30,18 +30,16 @@ class Provider(Database):
         payment = t.execute("UPDATE payments SET status = ? WHERE id = ? RETURNING *", (kind, id)).fetchone()
         # mixed: the authorisation comes behind what follows it
         is_late = payment["delivery"] == "late" or payment["delivery"] == "mixed" and kind == "authorised"
-        copies = {"twice": 2, "never": 0}.get(payment["delivery"], 1)
         t.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
-                  ("evt_" + secrets.token_hex(8), id, kind, amount, time.time() + LATE_SECONDS * is_late, copies))
+                  ("evt_" + secrets.token_hex(8), id, kind, amount, time.time() + LATE_SECONDS * is_late, {"twice": 2, "never": 0}.get(payment["delivery"], 1)))
 
     def view(self, id):
-        payment = self.one("SELECT id, order_id AS 'order', status FROM payments WHERE id = ?", id)
         events = self.all("SELECT e.id, type, e.amount, payment, order_id AS 'order' FROM events e JOIN payments p ON p.id = payment "
                           "WHERE payment = ? ORDER BY e.rowid", id)
-        return {**dict(payment), "events": [dict(event) for event in events]}
+        return {**dict(self.one("SELECT id, order_id AS 'order', status FROM payments WHERE id = ?", id)), "events": [dict(event) for event in events]}
 
     def once(self, key, carry_out, *values, **named):
-        """Carries a call out once for each key. The answer is the payment as it is now."""
+        """Carries a call out once for each key, which begins with the path. The answer is the payment as it is now."""
         with self.transaction() as t:
             known = t.execute("SELECT payment FROM calls WHERE key = ?", (key,)).fetchone()
             id = known["payment"] if known else carry_out(t, *values, **named)
@@ -50,8 +48,7 @@ class Provider(Database):
 
     def open(self, t, order, amount, seconds, back, hook):
         row = ("pay_" + secrets.token_hex(8), order, amount, time.time() + seconds, back, hook)
-        t.execute("INSERT INTO payments(id, order_id, amount, ends, back, hook) VALUES (?, ?, ?, ?, ?, ?)", row)
-        return row[0]
+        return t.execute("INSERT INTO payments(id, order_id, amount, ends, back, hook) VALUES (?, ?, ?, ?, ?, ?) RETURNING id", row).fetchone()[0]
 
     def change(self, t, id, what):
         """Captures, voids or refunds, where that is possible: `status` tells. A refund under a second key is a second refund."""
@@ -82,15 +79,17 @@ class Provider(Database):
             for row in t.execute("SELECT id FROM payments WHERE status = 'open' AND ends <= ?", (time.time(),)).fetchall():
                 self.note(t, row["id"], "expired")
         for due in self.all("SELECT e.*, order_id, hook FROM events e JOIN payments p ON p.id = payment WHERE copies > 0 AND due <= ?", time.time()):
-            body = {"order": due["order_id"], **{name: due[name] for name in ("id", "type", "amount", "payment")}}
-            at = int(time.time())
+            body, at = {"order": due["order_id"], **{name: due[name] for name in ("id", "type", "amount", "payment")}}, int(time.time())
             answer = call("POST", due["hook"], body, {"Signature": f"t={at},v1={signature(at, json.dumps(body))}"}, timeout=3)
             with self.transaction() as t:
                 t.execute("UPDATE events SET copies = copies - ?, due = ? WHERE id = ?", (answer.status == 200, time.time() + 1, due["id"]))
 
     def run(self):
         while not time.sleep(0.05):
-            self.deliver()
+            try:
+                self.deliver()
+            except Exception as error:  # the disk is full: what is due stays so
+                print(f"the webhooks: {error!r}", file=sys.stderr)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -123,7 +122,7 @@ class Door(Handler):
                     "</label> <button>Pay</button> <button name=means value=leave>Leave</button></form>")
 
     def do_POST(self):
-        body, key = self.body(), self.headers.get("Idempotency-Key") or secrets.token_hex(8)
+        body, key = self.body(), f"{self.path} {self.headers.get('Idempotency-Key') or secrets.token_hex(8)}"
         _, room, id, what = (self.path.split("/") + ["", "", ""])[:4]
         payment = self.provider.one("SELECT * FROM payments WHERE id = ?", id)
         if room == "sessions" and self.is_shop():
@@ -150,11 +149,12 @@ class Server(ThreadingHTTPServer):
             super().handle_error(*request)
 
 
-def serve(port, path):
-    Door.provider = Provider(path, SCHEMA)
+def server(port, path):
+    """Binds the port, or raises: then the shop does not start, and sends its secret to nobody else there."""
+    Door.provider, bound = Provider(path, SCHEMA), Server(("127.0.0.1", port), Door)
     threading.Thread(target=Door.provider.run, daemon=True).start()
-    Server(("127.0.0.1", port), Door).serve_forever()
+    return bound
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2])
+    server(int(sys.argv[1]), sys.argv[2]).serve_forever()

@@ -4,14 +4,14 @@
 make demo ARGS=--holds              in another terminal
 python3 examples/shop/shop.py
 """
-import hmac, json, re, secrets, sys, threading, time
+import hashlib, hmac, json, re, secrets, sys, threading, time
 from datetime import datetime
 
 import ledger, payments
 
 SCHEMA = ledger.SCHEMA + """
 CREATE TABLE IF NOT EXISTS orders(id TEXT PRIMARY KEY, user TEXT, state TEXT DEFAULT 'new', why TEXT DEFAULT '', hold_until TEXT,
-                                  payment TEXT, is_doubtful INTEGER DEFAULT 0);
+                                  payment TEXT, doubts INTEGER DEFAULT 0);
 CREATE TABLE IF NOT EXISTS events(id TEXT PRIMARY KEY, order_id TEXT, type TEXT, amount INTEGER);
 CREATE TABLE IF NOT EXISTS outbox(order_id TEXT, step TEXT, due REAL, tries INTEGER DEFAULT 0, PRIMARY KEY(order_id, step));
 """
@@ -41,8 +41,7 @@ class Shop(ledger.Database):
         self.all("UPDATE outbox SET due = 0")
 
     def pay(self, method, path, key, body=None):
-        headers = {"Authorization": "Bearer " + payments.SECRET, "Idempotency-Key": key}
-        return ledger.call(method, self.options.provider + path, body, headers)
+        return ledger.call(method, self.options.provider + path, body, {"Authorization": "Bearer " + payments.SECRET, "Idempotency-Key": key})
 
     def order(self, id):
         return self.one("SELECT * FROM orders WHERE id = ?", id)
@@ -61,24 +60,27 @@ class Shop(ledger.Database):
         """Returns the seconds until the page asks again."""
         order, wait = self.order(id), 2
         if order["state"] == "new":
+            # counts what may have been accepted, before the call: the shop may be killed, and another tab may ask at the same time
+            self.all("UPDATE orders SET doubts = doubts + 1 WHERE id = ?", id)
             answer, is_doubtful = self.sale.call("POST", "/stock/reduce", key=id, user=order["user"])
-            is_doubtful, wait = is_doubtful or order["is_doubtful"], answer.retry_after or wait
+            wait = answer.retry_after or wait
             # anything else is asked again: with Retry-After, without an answer, and while the token is refused
             is_final = answer.type and 400 <= answer.status < 500 and answer.status not in (401, 403, 408) and not answer.retry_after
             with self.transaction() as t:
+                doubts = t.execute("UPDATE orders SET doubts = doubts - ? WHERE id = ? RETURNING doubts", (not is_doubtful, id)).fetchone()[0]
                 if answer.status == 200 and "hold_until" in answer.body:
                     self.move(t, id, "reserved", of=["new"], hold_until=answer.body["hold_until"])
                 elif answer.status == 200:
                     self.move(t, id, "refused", "return", of=["new"], why="no-holds")
                 elif is_final:  # an earlier attempt may still arrive: cancel before giving up
-                    self.move(t, id, "refused", "cancel" if is_doubtful else None, of=["new"], why=answer.type)
+                    self.move(t, id, "refused", "cancel" if doubts else None, of=["new"], why=answer.type)
                 else:
-                    self.move(t, id, "new", of=["new"], why=answer.type, is_doubtful=is_doubtful)
+                    self.move(t, id, "new", of=["new"], why=answer.type)
             order = self.order(id)
         if order["state"] == "reserved":
             seconds = datetime.fromisoformat(order["hold_until"]).timestamp() - time.time() - self.options.margin
             body = {"order": id, "amount": PRICE, "seconds": seconds, "back": self.options.url + "/order", "hook": self.options.url + "/webhooks"}
-            opened = self.pay("POST", "/sessions", id, body) if seconds > 0 else None
+            opened = self.pay("POST", "/sessions", f"open-{id}", body) if seconds > 0 else None
             with self.transaction() as t:
                 if seconds <= 0:
                     self.move(t, id, "cancelled", "cancel", of=["reserved"])
@@ -90,8 +92,7 @@ class Shop(ledger.Database):
 
     def record(self, t, event):
         # webhooks come twice and in any order (docs.stripe.com/webhooks): the id finds the second, the state orders them
-        values = (event["id"], event["order"], event["type"], event["amount"])
-        is_new = t.execute("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", values).rowcount
+        is_new = t.execute("INSERT OR IGNORE INTO events VALUES (:id, :order, :type, :amount)", event).rowcount
         if is_new and event["type"] in ("authorised", "captured"):
             self.move(t, event["order"], "authorised", "confirm", of=["reserved", "paying", "cancelled"], payment=event["payment"])
         elif is_new and event["type"] == "expired":  # only the provider knows that nobody can pay any more
@@ -141,19 +142,18 @@ class Shop(ledger.Database):
             except Exception as error:
                 wait = print(f"{row['step']} of {row['order_id']}: {error!r}", file=sys.stderr) or 0
             if wait is not None:
-                wait = wait or min(5, 0.1 * 2 ** min(row["tries"], 9))
-                self.all("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?",
-                         time.time() + wait, row["order_id"], row["step"], row["due"])
+                due = time.time() + (wait or min(5, 0.1 * 2 ** min(row["tries"], 9)))
+                self.all("UPDATE outbox SET due = ? WHERE order_id = ? AND step = ? AND due = ?", due, row["order_id"], row["step"], row["due"])
 
 
 class Page(payments.Handler):
     def do_GET(self):
-        user, id = self.cookie()
+        user, nonce, id = self.cookie()
         order = self.shop.one("SELECT * FROM orders WHERE id = ? AND user = ?", id, user)
         if self.path != "/order" or order is None:
             stock, _ = self.shop.sale.call("GET", "/stock", timeout=3)
             left = f"{stock.body['stock']} left" if stock.status == 200 else "How many are left, we cannot say now"
-            return self.page(f"<p>{left}.<form method=post action=/buy><button>Buy</button></form>", user, id)
+            return self.page(f"<p>{left}.<form method=post action=/buy><button>Buy</button></form>", user, nonce)
         wait = self.shop.advance(id)
         order = self.shop.order(id)
         text, actions = SCREENS[order["state"]]
@@ -162,11 +162,10 @@ class Page(payments.Handler):
             text += f"<p><a href='{self.shop.options.provider}/pay/{order['payment']}'>Pay {PRICE / 100:.2f}</a>"
         for action in actions.split():
             text += f"<form method=post action=/{action}><button>{BUTTONS[action]}</button></form>"
-        again = "" if actions else f"<meta http-equiv=refresh content={wait}>"
-        self.page(f"{again}<p>{text}<p>Order {id}", user, id)
+        self.page(f"{'' if actions else f'<meta http-equiv=refresh content={wait}>'}<p>{text}<p>Order {id}", user, nonce)
 
     def do_POST(self):
-        (user, id), body = self.cookie(), self.body()
+        (user, nonce, id), body = self.cookie(), self.body()
         if self.path == "/webhooks" and not self.is_signed(body):
             return self.answer(400)
         with self.shop.transaction() as t:
@@ -178,19 +177,20 @@ class Page(payments.Handler):
                 self.shop.move(t, id, "returning", "return", of=["paid"])
         if self.path == "/webhooks":
             return self.answer(200)
-        self.page("", user, secrets.token_urlsafe(16) if self.path == "/again" else id, 303, Location="/" if self.path == "/again" else "/order")
+        self.page("", user, secrets.token_urlsafe(16) if self.path == "/again" else nonce, 303, Location="/" if self.path == "/again" else "/order")
 
     def is_signed(self, body):
         found = re.fullmatch(r"t=(\d{1,12}),v1=([0-9a-f]{64})", self.headers.get("Signature", ""))
         return bool(found) and abs(time.time() - int(found[1])) < 300 and hmac.compare_digest(payments.signature(found[1], body), found[2])
 
     def cookie(self):
-        """The buyer and the order, which keeps its id over a reload."""
+        """The buyer, a nonce, and the id of the order, which a reload keeps. The shop makes the id of both, so that no buyer chooses it."""
         found = re.search(r"\bshop=([\w-]{8,64})\.([\w-]{8,64})(;|$)", self.headers.get("Cookie", ""), re.ASCII)
-        return found.groups()[:2] if found else (secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+        user, nonce = found.groups()[:2] if found else (secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+        return user, nonce, hashlib.sha256(f"{user}.{nonce}".encode()).hexdigest()[:32]
 
-    def page(self, text, user, id, status=200, **headers):
-        headers["Set-Cookie"] = f"shop={user}.{id}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800"
+    def page(self, text, user, nonce, status=200, **headers):
+        headers["Set-Cookie"] = f"shop={user}.{nonce}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800"
         self.answer(status, f"<!doctype html><html lang=en><meta name=viewport content=width=device-width><title>Shop</title><h1>One lamp</h1>{text}", **headers)
 
 
@@ -203,7 +203,7 @@ def main():
     options.url = f"http://127.0.0.1:{options.port}"
     if not options.provider:
         options.provider = f"http://127.0.0.1:{options.port + 1}"
-        threading.Thread(target=payments.serve, args=(options.port + 1, options.db + "-payments"), daemon=True).start()
+        threading.Thread(target=payments.server(options.port + 1, options.db + "-payments").serve_forever, daemon=True).start()
     Page.shop = shop = Shop(options)
     for job in [shop.work] * WORKERS + [lambda: ledger.follow(shop, shop.sale)]:
         threading.Thread(target=job, daemon=True).start()

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::extract::Query;
-use axum::http::StatusCode;
-use axum::routing::get;
+use axum::http::{StatusCode, Uri};
+use axum::routing::{get, post};
 use futures_util::future::join_all;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,10 +18,11 @@ use tempfile::TempDir;
 use testkit::or_left_out;
 use testkit::ports::free_ports;
 use testkit::server::find_program;
-use testkit::wait::eventually;
+use testkit::wait::{eventually, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
 
 use super::instance::{Instance, Servers};
 use super::server::{OPTIONS, Running};
@@ -115,7 +116,10 @@ struct Buyer<'a> {
 
 impl Buyer<'_> {
     async fn at_shop(&self, line: &str) -> Option<String> {
-        let cookie = format!("Cookie: shop=buyer-{:04}.order-{:04}\r\n", self.n, self.n);
+        // one buyer writes a cookie that looks like the key of another buyer's call
+        let prefix = if self.n == 3 { "capture-" } else { "" };
+        let order = if self.n == 3 { 1 } else { self.n };
+        let cookie = format!("Cookie: shop=buyer-{:04}.{prefix}order-{order:04}\r\n", self.n);
         ask(self.shop, line, &cookie, "").await
     }
 
@@ -136,8 +140,8 @@ impl Buyer<'_> {
             } else if let Some((_, rest)) = page.split_once("/pay/").filter(|_| !is_paid) {
                 let (payment, _) = rest.split_once('\'').unwrap();
                 if fate == "cancelled before" {
-                    let n = self.n;
-                    let line = format!("POST /order/cancel?order=order-{n:04}&user=buyer-{n:04}");
+                    let (_, order) = page.rsplit_once("Order ").unwrap();
+                    let line = format!("POST /order/cancel?order={order}&user=buyer-{:04}", self.n);
                     // by id and user, without the shop
                     if !ask(self.sale, &line, "", "")
                         .await
@@ -257,8 +261,8 @@ async fn it_charges_for_what_it_sells() {
     let _open = open_shop();
     buyer(100).buy().await;
     buyer(110).buy().await;
-    let refused = "SELECT id FROM orders WHERE why = 'sold-out'";
-    assert_eq!(example.rows("shop.db", refused).await, [json!(["order-0110"])]);
+    let refused = "SELECT user FROM orders WHERE why = 'sold-out'";
+    assert_eq!(example.rows("shop.db", refused).await, [json!(["buyer-0110"])]);
     let copied = async |sale: &str| -> Vec<Value> {
         let query = format!("SELECT entry FROM ledger WHERE sale = '{sale}' ORDER BY position");
         let copied = example.rows("shop.db", &query).await.into_iter();
@@ -338,4 +342,124 @@ async fn it_copies_each_entry_once() {
         example.rows("shop.db", "SELECT position, event, order_id, quantity FROM ledger").await;
     assert_eq!(rows[1], json!([2, "changed", null, null]));
     assert_eq!(rows.len(), 10, "{rows:?}");
+}
+
+/// The path of a call, and the way to answer it.
+type Call = (String, oneshot::Sender<(StatusCode, axum::Json<Value>)>);
+
+/// Answers to tabs that ask at the same time: which tab, and which status.
+type Answers = &'static [(usize, u16)];
+
+/// A server in the place of an instance and of a shop: the test answers each POST.
+fn stand_in() -> (Running, mpsc::UnboundedReceiver<Call>) {
+    let (sender, calls) = mpsc::unbounded_channel();
+    let ask_test = post(async move |uri: Uri| {
+        let (answer, answered) = oneshot::channel();
+        let _ = sender.send((uri.path().to_owned(), answer)); // the test may have ended
+        answered.await.map_err(|_| StatusCode::BAD_GATEWAY)
+    });
+    (Running::start(Router::new().route("/{*path}", ask_test), OPTIONS), calls)
+}
+
+/// Goal: the shop cancels a refused order exactly where an earlier attempt may have been accepted: after a 504, whichever tab gets
+/// its answer first, and after the shop was killed during the call. Method: the test answers in the place of the sale.
+#[tokio::test]
+async fn it_remembers_doubtful_attempts() {
+    let Some(example) = Example::new() else { return };
+    let (sale, mut calls) = stand_in();
+    let [port] = free_ports().unwrap();
+    let shop = SocketAddr::from(([127, 0, 0, 1], port));
+    let (url, port) = (format!("http://{}", sale.address), port.to_string());
+    let args = ["--sale", &url, "--port", &port, "--provider", "http://127.0.0.1:1"];
+    // without answers the shop is killed
+    let cases: [(&str, Answers, &str); 5] = [
+        ("not-done", &[(0, 503)], "[]"),
+        ("in-doubt", &[(0, 504)], r#"[["cancel"]]"#),
+        ("in-doubt-first", &[(0, 504), (1, 503)], r#"[["cancel"]]"#),
+        ("in-doubt-last", &[(1, 504), (0, 503)], r#"[["cancel"]]"#),
+        ("killed-during-the-call", &[], r#"[["cancel"]]"#),
+    ];
+    for (case, answers, steps) in cases {
+        let mut open = example.program("shop.py", &args).spawn().unwrap();
+        eventually("it listens", async || TcpStream::connect(shop).await.is_ok()).await;
+        let cookie = format!("Cookie: shop=doubtful.{case}\r\n");
+        let tab = || {
+            let cookie = cookie.clone();
+            tokio::spawn(async move { ask(shop, "GET /order", &cookie, "").await })
+        };
+        ask(shop, "POST /buy", &cookie, "").await.unwrap();
+        let mut tabs = Vec::new();
+        for _ in 0..answers.len().max(1) {
+            let tab = tab();
+            let call = loop {
+                let (path, answer) = within("a call", calls.recv()).await.unwrap();
+                if path == "/stock/reduce" {
+                    break answer;
+                }
+            };
+            tabs.push(Some((tab, call)));
+        }
+        for (at, status) in answers {
+            let (tab, call) = tabs[*at].take().unwrap();
+            let body = axum::Json(json!({"type": "store-unreachable"}));
+            call.send((StatusCode::from_u16(*status).unwrap(), body)).unwrap();
+            tab.await.unwrap().unwrap();
+        }
+        if answers.is_empty() {
+            open.kill().await.unwrap();
+            open = example.program("shop.py", &args).spawn().unwrap();
+            eventually("it listens", async || TcpStream::connect(shop).await.is_ok()).await;
+        }
+        let last = tab();
+        let (_, call) = within("a call", calls.recv()).await.unwrap();
+        call.send((StatusCode::CONFLICT, axum::Json(json!({"type": "sold-out"})))).unwrap();
+        assert!(last.await.unwrap().unwrap().contains("Sold out."), "{case}");
+        let taken = example.rows("shop.db", "SELECT step FROM outbox").await;
+        assert_eq!(Value::from(taken).to_string(), steps, "{case}");
+        open.kill().await.unwrap();
+        example.rows("shop.db", "DELETE FROM outbox").await;
+    }
+}
+
+/// Goal: the provider takes a key for the same call alone, and sends webhooks again after its disk was full. The shop does not start
+/// beside another server on its provider's port.
+#[tokio::test]
+async fn its_provider_keeps_calls_apart() {
+    let Some(example) = Example::new() else { return };
+    let (shop, mut calls) = stand_in();
+    let [port] = free_ports().unwrap();
+    let provider = SocketAddr::from(([127, 0, 0, 1], port));
+    let _provider =
+        example.program("payments.py", &[&port.to_string(), "payments.db"]).spawn().unwrap();
+    eventually("it listens", async || TcpStream::connect(provider).await.is_ok()).await;
+    let headers = "Authorization: Bearer only-for-the-demo\r\nIdempotency-Key: capture-1\r\n";
+    let hook = format!("http://{}/webhooks", shop.address);
+    let session = json!({"order": "1", "amount": PRICE, "seconds": 60, "back": "/", "hook": hook})
+        .to_string();
+    for _ in 0..2 {
+        ask(provider, "POST /sessions", headers, &session).await.unwrap();
+    }
+    let payments = example.rows("payments.db", "SELECT id FROM payments").await;
+    assert_eq!(payments.len(), 1, "a key repeats a call");
+    let id = payments[0][0].as_str().unwrap();
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'full'); END";
+    example.rows("payments.db", full).await;
+    ask(provider, &format!("POST /pay/{id}"), "", "means=card&delivery=once").await.unwrap();
+    let mut delivered = async || {
+        let (path, answer) = within("a call", calls.recv()).await.unwrap();
+        assert_eq!(path, "/webhooks");
+        answer.send((StatusCode::OK, axum::Json(json!({})))).unwrap();
+    };
+    delivered().await;
+    delivered().await;
+    example.rows("payments.db", "DROP TRIGGER full").await;
+    ask(provider, &format!("POST /payments/{id}/capture"), headers, "").await.unwrap();
+    let status = example.rows("payments.db", "SELECT status FROM payments").await;
+    assert_eq!(status, [json!(["captured"])]);
+
+    // the provider is on the port behind the shop's
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = (taken.local_addr().unwrap().port() - 1).to_string();
+    let mut started = example.program("shop.py", &["--port", &port]).spawn().unwrap();
+    assert!(!within("it ends", started.wait()).await.unwrap().success());
 }
