@@ -459,9 +459,11 @@ impl OperatorOptions {
             (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
             _ => "",
         };
-        // 503 promises that nothing was done, and damage is found before anything is written
+        // a 503 of the service promises that nothing was done (one of a proxy has no type), and damage is found before anything is
+        // written
         let (outcome, does) = match (status, &*kind) {
-            (503 | 300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
+            (300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
+            (503, kind) if !kind.is_empty() => (Outcome::Refused, "refuses"),
             _ => (unknown, "answers"),
         };
         let mut said =
