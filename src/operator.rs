@@ -43,7 +43,7 @@ const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// Start, change and show a sale
 ///
 /// Exit status: 0 done; 1 not done: refused, or no instance was reached; 2 wrong use; 3 unknown whether done: repeat the
-/// command with the --sale and --key (of a start: the --id) that it printed, which has no second effect.
+/// command with the flags that it printed (--sale and --key; of a start: --id), which has no second effect.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of every call")]
 pub struct OperatorOptions {
@@ -268,9 +268,11 @@ impl OperatorOptions {
     async fn carry_out(&self) -> Result<Value, Failure> {
         match &self.call {
             Call::Start { stock, id, replace, terms } => {
+                let is_given = id.is_some();
                 let id = id.as_ref().map_or_else(random, |id| id.as_str().to_owned());
                 let body = terms.with("stock", stock);
-                self.write(Method::PUT, body, replace.as_deref(), &id, &format!("--id {id}")).await
+                let again = [("--id", is_given, &*id)];
+                self.write(Method::PUT, body, replace.as_deref(), &id, &again).await
             }
             Call::Change { add, terms, named } => self.change(named, terms.with("add", add)).await,
             Call::Pause(named) => self.change(named, json!({ "paused": true })).await,
@@ -295,21 +297,22 @@ impl OperatorOptions {
         }
         let sale =
             sale.ok_or_else(|| Failure::not_sent("the running sale has no id to name it"))?;
+        let is_given = key.is_some();
         let key = key.as_ref().map_or_else(random, |key| key.as_str().to_owned());
         body["note"] = json!(note);
-        let again = format!("--sale {sale} --key {key}");
+        let again = [("--sale", named.sale.is_some(), &*sale), ("--key", is_given, &*key)];
         self.write(Method::PATCH, body, Some(&sale), &key, &again).await
     }
 
     /// Sends a call that starts a sale or changes one, which is `sale` if it has a name. With the flags `again` the command is
-    /// the same call.
+    /// the same call: each with whether it was given, and its value.
     async fn write(
         &self,
         method: Method,
         mut body: Value,
         sale: Option<&str>,
         key: &str,
-        again: &str,
+        again: &[(&str, bool, &str)],
     ) -> Result<Value, Failure> {
         let token =
             self.token().map_err(|error| Failure::not_sent(ErrorChain(&*error).to_string()))?;
@@ -321,11 +324,18 @@ impl OperatorOptions {
         if let Some(fields) = body.as_object_mut() {
             fields.retain(|_, value| !value.is_null());
         }
+        // a flag can be given once
+        let missing = again.iter().filter(|(_, is_given, _)| !is_given);
+        let missing: Vec<_> = missing.map(|(flag, _, value)| format!("{flag} {value}")).collect();
+        let again = match &*missing {
+            [] => "repeat the command".to_owned(),
+            flags => format!("add {}", flags.join(" ")),
+        };
         // first, since this command may end before the answer
-        say(&format!("To repeat this very call, add {again}"));
+        say(&format!("To repeat this very call, {again}"));
         let mut done = self.call(request, body.to_string(), "stock").await;
         if let Err(Failure { outcome: Outcome::Unknown, text, .. }) = &mut done {
-            *text = format!("UNKNOWN whether this was done: {text}. Ask again: add {again}");
+            *text = format!("UNKNOWN whether this was done: {text}. Ask again: {again}");
         }
         match &mut done {
             Ok(body) | Err(Failure { body, .. }) => body["key"] = key.into(),
