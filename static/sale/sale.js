@@ -201,10 +201,12 @@ async function send() {
     show(known, "", "Stop asking");
     const answer = await call("stock", ofItem(), { method, headers, body, ms: CHANGE_MS });
     if (asked !== change) return;
-    const { status } = answer;
+    const [{ status }, type] = [answer, answer.body?.type];
     const isDone = status >= 200 && status < 300;
+    // the 503 of a proxy has no type
+    const isRefusal = (status >= 300 && status < 500) || type === "damaged" || (status === 503 && Boolean(type));
     // a refusal does not say what became of an earlier attempt
-    change.isUnknown = !isDone && (wasUnknown || [0, 504].includes(status));
+    change.isUnknown = !isDone && (wasUnknown || !isRefusal);
     if (isDone) {
       tell(`Done: ${title}.`, "good");
       byId("ask").close();
