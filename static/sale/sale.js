@@ -49,7 +49,7 @@ async function call(path, query, { method = "GET", headers, body, ms = READ_MS }
   try {
     const answer = await fetch(`${path}?${new URLSearchParams(query)}`, options);
     const isJson = answer.headers.get("content-type")?.includes("json");
-    return { status: answer.status, body: isJson ? await answer.json() : await answer.text() };
+    return { status: answer.status, isRepeated: answer.headers.has("idempotency-replayed"), body: isJson ? await answer.json() : await answer.text() };
   } catch {
     return { status: 0, body: { detail: `the instance gave no answer within ${duration(ms)}` } };
   }
@@ -208,7 +208,7 @@ async function send() {
     // a refusal does not say what became of an earlier attempt
     change.isUnknown = !isDone && (wasUnknown || !isRefusal);
     if (isDone) {
-      tell(`Done: ${title}.`, "good");
+      tell(`Done${answer.isRepeated && !wasUnknown ? " before" : ""}: ${title}.`, "good");
       byId("ask").close();
       emptyForms();
       return lookAtSale();
@@ -244,7 +244,7 @@ const WORDS = {
   per_user: (most) => `A user gets ${units(most)} at most.`,
   hold_seconds: (time) => `An order is held for ${counted(time, "second")} until it is paid.`,
 };
-const effects = (fields) => Object.entries(fields).map(([name, value]) => WORDS[name]?.(value) ?? "").join(" ");
+const effects = (fields) => Object.entries(fields).flatMap(([name, value]) => WORDS[name]?.(value) ?? []).join(" ");
 
 const READ = { number: Number, "datetime-local": (text) => new Date(text).toISOString() };
 const fieldsOf = (form) => Object.fromEntries([...form.elements].filter(({ name, value, disabled }) => name && value && !disabled)
@@ -264,9 +264,10 @@ const actions = {
   },
   start: (form) => {
     const fields = fieldsOf(form);
-    const replaced = stock ? ` It replaces sale ${stock.id}, which has sold ${units(stock.lucky)}: its ledger is kept, but its holds end (${holds()}), and nobody can confirm them.` : "";
+    if (fields.sale === stock?.id) return tell("This sale runs already.", "bad");
+    const replaced = stock ? `It replaces ${of()}, which has sold ${units(stock.lucky)}: its ledger is kept, but its holds end (${holds()}), and nobody can confirm them.` : "";
     propose({ title: `Start sale ${fields.sale} ${named()}`, yes: stock ? "Replace and start it" : "Start it", method: "PUT", key: fields.sale, match: stock?.id && `"${stock.id}"`, fields,
-      text: `Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}. ${effects(fields)}${replaced}` });
+      text: [`Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}.`, effects(fields), replaced].filter(Boolean).join(" ") });
   },
   item: () => {
     item = byId("item").value;
