@@ -3,6 +3,7 @@
 //! A call that changes something has a key, which is shown before the call is sent. If the answer is lost, or the service does
 //! not know what became of the call (504), the call is sent again under its key, and so has one effect at most.
 
+use std::env;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,13 +27,16 @@ use crate::inventory::{Inventory, Item, OrderId, SaleId, Terms, Timestamp};
 use crate::logging::{is_invisible, say};
 use crate::process::{random_id, spawn};
 use crate::sale::BoxError;
-use crate::secret::SecretSource;
+use crate::secret::{Secret, SecretSource};
 
 /// The exit status of a call of which nobody knows whether it was done.
 const UNKNOWN: u8 = 3;
 
 /// The pause before a call is sent again, unless the service names another one.
 const PAUSE: Duration = Duration::from_millis(300);
+
+/// The variable with the token, as of `serve`. It is no flag: other users of the machine see those.
+const TOKEN: &str = "FLASH_SALE_ADMIN_TOKEN";
 
 /// The media type of bodies and answers.
 const JSON: &str = "application/json";
@@ -51,7 +55,8 @@ pub struct OperatorOptions {
     #[arg(long, global = true, env = "FLASH_SALE_SALE_URL", default_value = "http://127.0.0.1:8080", value_parser = address)]
     pub url: String,
 
-    /// File with the admin token in its first line; to read the ledger, the shop's token will do
+    /// File with the admin token in its first line; to read the ledger, the shop's token will do [else: the token in the variable
+    /// FLASH_SALE_ADMIN_TOKEN]
     #[arg(long, global = true, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -288,7 +293,7 @@ impl OperatorOptions {
         self.call(self.request(Method::GET, &path, None), String::new(), "stock").await
     }
 
-    /// Changes the sale that is named, or else the running one, whose name is read first: no other one is changed.
+    /// Changes the sale that is named, or else the running one, whose name is read first, and that one alone.
     async fn change(&self, named: &NamedFlags, mut body: Value) -> Result<Value, Failure> {
         let NamedFlags { sale, key, note } = named;
         let mut sale = sale.clone();
@@ -385,9 +390,15 @@ impl OperatorOptions {
 
     /// The header with the token, if there is one.
     fn token(&self) -> Result<Option<HeaderValue>, BoxError> {
-        let Some(path) = &self.token_file else { return Ok(None) };
-        let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
-        let tokens = SecretSource::File(path.clone()).read_tokens().map_err(unusable)?;
+        let tokens = if let Some(path) = &self.token_file {
+            let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
+            SecretSource::File(path.clone()).read_tokens().map_err(unusable)?
+        } else if let Ok(text) = env::var(TOKEN) {
+            let unusable = |error| format!("{TOKEN} is unusable: {error}");
+            SecretSource::Text(Secret::from(&*text)).read_tokens().map_err(unusable)?
+        } else {
+            return Ok(None);
+        };
         let header = tokens.first().map(|token| format!("Bearer {}", token.expose()).try_into());
         Ok(header.transpose().map_err(|_| "the token has characters that a header cannot have")?)
     }
@@ -463,9 +474,9 @@ impl OperatorOptions {
         let (kind, sale) = (of("type"), of("sale"));
         let status = head.status.as_u16();
         let advice = match (status, &*kind) {
-            (_, "") => "is it the port of an instance?",
-            (401 | 403, _) => "is --token-file missing or wrong?",
-            (405, _) | (_, "not-found") => "is it the port for buyers, or an older instance?",
+            (_, "") => "this may not be the port of an instance",
+            (401 | 403, _) => "--token-file or FLASH_SALE_ADMIN_TOKEN is missing or wrong",
+            (405, _) | (_, "not-found") => "this may be the port for buyers, or an older instance",
             (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
             _ => "",
         };
@@ -602,7 +613,8 @@ mod tests {
         ] {
             assert_eq!(cell(&value), expected, "{value}");
         }
-        let entry = json!({ "sale": "tea-1", "position": 3, "event": "changed", "change": { "add": -5 } });
+        let entry =
+            json!({ "sale": "tea-1", "position": 3, "event": "changed", "change": { "add": -5 } });
         let others = r#"{""change"":{""add"":-5}}"#;
         assert_eq!(row(&entry), format!("tea-1,3,,changed,,,,,,,,,\"{others}\""));
         assert_eq!(

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 use testkit::ports::free_ports;
+use testkit::wait::within;
 use testkit::{Direction, Proxy};
 
 use super::server::{OPTIONS, Running};
-use crate::program::run;
+use crate::program::{program, run};
 use crate::shop::{Shop, ShopOptions};
 
 /// Goal: an operator runs a sale from a shell. A lost answer is asked for again under the same key; where that does not help, the
@@ -48,7 +49,12 @@ async fn a_sale_is_run_from_a_shell() {
 
     let start = "start --stock 10 --id tea-1 --hold 10m --per-user 2";
     sale(&format!("{start} --url {nobody}"), 1, &["cannot reach 127.0.0.1:"]).await;
-    sale(&format!("{start} --token-file {wrong}"), 1, &["401", "is --token-file"]).await;
+    sale(
+        &format!("{start} --token-file {wrong}"),
+        1,
+        &["401", "--token-file or FLASH_SALE_ADMIN_TOKEN is"],
+    )
+    .await;
     sale(start, 0, &["Started.", "sale tea-1 of item default", "10 units left"]).await;
     sale(start, 0, &["Started before."]).await;
     sale("start --stock 5 --hold 500ms", 2, &["whole seconds"]).await;
@@ -67,6 +73,10 @@ async fn a_sale_is_run_from_a_shell() {
     let at_doubtful = format!("{pause} --timeout 3s --url http://{}", doubtful.address);
     sale(&at_doubtful, 3, &["UNKNOWN", "Ask again: repeat the command"]).await;
     sale(pause, 0, &["Done before, at ", "paused true", "version 2: paused"]).await;
+
+    let arguments = ["sale", "--url", &*url].into_iter().chain(pause.split(' '));
+    let with_variable = program().args(arguments).env("FLASH_SALE_ADMIN_TOKEN", "s3cret").output();
+    assert!(within("it ends", with_variable).await.unwrap().status.success());
 
     sale("resume --sale tea-1:1", 1, &["refuses: 412"]).await;
     let resumed = "resume --sale tea-1:2";
