@@ -113,13 +113,13 @@ async function lookAtSale() {
 }
 
 function showSale(failure) {
-  const state = stock?.state;
+  const { state, id: saleId } = stock ?? {};
   const [name, text, tone] = failure ? ["Not known now:", `${failure}${readAt ? ` The figures are those of ${clock.format(readAt)}.` : ""}`, "bad"]
     : stock ? STATES[state] ?? [state, ""] : ["No sale.", `No sale ${named()} was started.`];
   setData(byId("state"), "tone", tone);
-  say({ "state-name": name, "state-text": text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
+  say({ "state-name": name, "state-text": stock && !saleId ? `${text} It was set up without an id, so it cannot be changed, only replaced.` : text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
     "sale-title": stock ? `Sale ${stock.id ?? "without an id"} ${named()}` : `The sale ${named()}` });
-  const shown = { sale: stock, change: stock, pause: stock && !["paused", "ended"].includes(state), resume: state === "paused", end: stock && state !== "ended" };
+  const shown = { sale: stock, change: saleId, pause: saleId && !["paused", "ended"].includes(state), resume: saleId && state === "paused", end: saleId && state !== "ended" };
   for (const [id, isShown] of Object.entries(shown)) byId(id).hidden = !isShown;
   if (!stock) return;
   const { initial, lucky, units, sale, starts_at: starts, ends_at: ends } = stock;
@@ -203,10 +203,8 @@ async function send() {
     if (asked !== change) return;
     const [{ status }, type] = [answer, answer.body?.type];
     const isDone = status >= 200 && status < 300;
-    // the 503 of a proxy has no type
-    const isRefusal = (status >= 300 && status < 500) || type === "damaged" || (status === 503 && Boolean(type));
-    // a refusal does not say what became of an earlier attempt
-    change.isUnknown = !isDone && (wasUnknown || !isRefusal);
+    // a refusal does not say what became of an earlier attempt, and the 503 of a proxy has no type
+    change.isUnknown = !isDone && (wasUnknown || !((status >= 300 && status < 500) || type === "damaged" || (status === 503 && type)));
     if (isDone) {
       tell(`Done${answer.isRepeated && !wasUnknown ? " before" : ""}: ${title}.`, "good");
       byId("ask").close();
@@ -215,8 +213,7 @@ async function send() {
     }
     const hint = status === 412 ? " The sale has changed since this page read it: look again, and begin anew." : "";
     if (!change.isUnknown) return show(`Not done: ${reason(answer)}${hint}`, status === 429 || status >= 500 ? "Try again" : "", "Close");
-    known = `It is unknown whether this was done. The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}). Last answer: ${reason(answer)}`;
-    show(known, "", "Stop asking");
+    show((known = `It is unknown whether this was done. The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}). Last answer: ${reason(answer)}`), "", "Stop asking");
     await sleep(POLL_MS);
   }
   if (asked === change) show(known, "Ask again", "Stop asking");
@@ -231,7 +228,7 @@ function emptyForms() {
 const tell = (text, tone) => (say({ done: text }), setData(byId("done"), "tone", tone));
 
 const holds = () => `${counted(stock.held, "order")} with an open hold`;
-const of = () => `sale ${stock.id} ${named()}`;
+const of = () => `sale ${stock.id ?? "without an id"} ${named()}`;
 const goesOn = () => `What is held (${holds()}) can still be confirmed and cancelled, and holds still expire.`;
 
 /** What each field of a change or a start does. */
