@@ -274,7 +274,7 @@ export class Stage {
     this.#setBusy(false);
     this.#open(this.#kept.get(this.#chapter.id) ?? NOTHING, this.#chapter, false);
     this.#isAsking = this.#shown === NOTHING && Boolean(this.#chapter.question);
-    say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
+    say({ "stage-error": `${this.#shown === NOTHING ? "There is no recording." : "Not run."} ${sentence(error.message)}` });
   }
 
   #setBusy(isBusy) {
