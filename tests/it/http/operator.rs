@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use axum::http::StatusCode;
+use axum::routing::any;
 use tempfile::NamedTempFile;
 use testkit::ports::free_ports;
 use testkit::wait::within;
@@ -72,6 +74,10 @@ async fn a_sale_is_run_from_a_shell() {
     let pause = "pause --sale tea-1 --key p-1";
     let at_doubtful = format!("{pause} --timeout 3s --url http://{}", doubtful.address);
     sale(&at_doubtful, 3, &["UNKNOWN", "Ask again: repeat the command"]).await;
+    let proxy = axum::Router::new().route("/stock", any(async || StatusCode::SERVICE_UNAVAILABLE));
+    let proxy = Running::start(proxy, OPTIONS);
+    let at_proxy = format!("{pause} --timeout 1s --url http://{}", proxy.address);
+    sale(&at_proxy, 3, &["UNKNOWN", "answers: 503"]).await;
     sale(pause, 0, &["Done before, at ", "paused true", "version 2: paused"]).await;
 
     let arguments = ["sale", "--url", &*url].into_iter().chain(pause.split(' '));
