@@ -138,6 +138,20 @@ async fn an_operator_runs_a_sale() {
     page.become_device(PHONE).await;
     assert_fits(&page).await;
 
+    // a sale of plain Redis has no id, which a change names
+    redis.run::<()>("SET stock:{plain} 3").await.unwrap();
+    for (item, state, is_changeable) in
+        [("plain", "It was set up without an id", false), ("tea", "Ended.", true)]
+    {
+        page.fill("#item", item).await;
+        page.click("#item-form button").await;
+        page.until_reads("#state", state).await;
+        for id in ["#pause", "#end", "#change"] {
+            let is_shown = is_changeable && id == "#change";
+            assert_eq!(page.is_shown(id).await, is_shown, "{item}: {id}");
+        }
+    }
+
     between.refuse();
     page.until_reads("#health", "Redis ✕").await;
     page.until_reads("#state", "The figures are those of").await;
