@@ -56,7 +56,7 @@ pub struct OperatorOptions {
     pub url: String,
 
     /// File with the admin token in its first line; to read the ledger, the shop's token will do [else: the token in the variable
-    /// FLASH_SALE_ADMIN_TOKEN]
+    /// `FLASH_SALE_ADMIN_TOKEN`]
     #[arg(long, global = true, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
