@@ -3,6 +3,7 @@
 //! A call that changes something has a key, which is shown before the call is sent. If the answer is lost, or the service does
 //! not know what became of the call (504), the call is sent again under its key, and so has one effect at most.
 
+use std::env;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,13 +27,16 @@ use crate::inventory::{Inventory, Item, OrderId, SaleId, Terms, Timestamp};
 use crate::logging::{is_invisible, say};
 use crate::process::{random_id, spawn};
 use crate::sale::BoxError;
-use crate::secret::SecretSource;
+use crate::secret::{Secret, SecretSource};
 
 /// The exit status of a call of which nobody knows whether it was done.
 const UNKNOWN: u8 = 3;
 
 /// The pause before a call is sent again, unless the service names another one.
 const PAUSE: Duration = Duration::from_millis(300);
+
+/// The variable with the token, as of `serve`. It is no flag: other users of the machine see those.
+const TOKEN: &str = "FLASH_SALE_ADMIN_TOKEN";
 
 /// The media type of bodies and answers.
 const JSON: &str = "application/json";
@@ -43,7 +47,7 @@ const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// Start, change and show a sale
 ///
 /// Exit status: 0 done; 1 not done: refused, or no instance was reached; 2 wrong use; 3 unknown whether done: repeat the
-/// command with the --sale and --key (of a start: the --id) that it printed, which has no second effect.
+/// command with the flags that it printed (--sale and --key; of a start: --id), which has no second effect.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of every call")]
 pub struct OperatorOptions {
@@ -51,7 +55,8 @@ pub struct OperatorOptions {
     #[arg(long, global = true, env = "FLASH_SALE_SALE_URL", default_value = "http://127.0.0.1:8080", value_parser = address)]
     pub url: String,
 
-    /// File with the admin token in its first line; to read the ledger, the shop's token will do
+    /// File with the admin token in its first line; to read the ledger, the shop's token will do [else: the token in the variable
+    /// `FLASH_SALE_ADMIN_TOKEN`]
     #[arg(long, global = true, env = "FLASH_SALE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -268,9 +273,11 @@ impl OperatorOptions {
     async fn carry_out(&self) -> Result<Value, Failure> {
         match &self.call {
             Call::Start { stock, id, replace, terms } => {
+                let is_given = id.is_some();
                 let id = id.as_ref().map_or_else(random, |id| id.as_str().to_owned());
                 let body = terms.with("stock", stock);
-                self.write(Method::PUT, body, replace.as_deref(), &id, &format!("--id {id}")).await
+                let again = [("--id", is_given, &*id)];
+                self.write(Method::PUT, body, replace.as_deref(), &id, &again).await
             }
             Call::Change { add, terms, named } => self.change(named, terms.with("add", add)).await,
             Call::Pause(named) => self.change(named, json!({ "paused": true })).await,
@@ -286,7 +293,7 @@ impl OperatorOptions {
         self.call(self.request(Method::GET, &path, None), String::new(), "stock").await
     }
 
-    /// Changes the sale that is named, or else the running one, whose name is read first: no other one is changed.
+    /// Changes the sale that is named, or else the running one, whose name is read first, and that one alone.
     async fn change(&self, named: &NamedFlags, mut body: Value) -> Result<Value, Failure> {
         let NamedFlags { sale, key, note } = named;
         let mut sale = sale.clone();
@@ -295,21 +302,22 @@ impl OperatorOptions {
         }
         let sale =
             sale.ok_or_else(|| Failure::not_sent("the running sale has no id to name it"))?;
+        let is_given = key.is_some();
         let key = key.as_ref().map_or_else(random, |key| key.as_str().to_owned());
         body["note"] = json!(note);
-        let again = format!("--sale {sale} --key {key}");
+        let again = [("--sale", named.sale.is_some(), &*sale), ("--key", is_given, &*key)];
         self.write(Method::PATCH, body, Some(&sale), &key, &again).await
     }
 
     /// Sends a call that starts a sale or changes one, which is `sale` if it has a name. With the flags `again` the command is
-    /// the same call.
+    /// the same call: each with whether it was given, and its value.
     async fn write(
         &self,
         method: Method,
         mut body: Value,
         sale: Option<&str>,
         key: &str,
-        again: &str,
+        again: &[(&str, bool, &str)],
     ) -> Result<Value, Failure> {
         let token =
             self.token().map_err(|error| Failure::not_sent(ErrorChain(&*error).to_string()))?;
@@ -321,11 +329,18 @@ impl OperatorOptions {
         if let Some(fields) = body.as_object_mut() {
             fields.retain(|_, value| !value.is_null());
         }
+        // a flag can be given once
+        let missing = again.iter().filter(|(_, is_given, _)| !is_given);
+        let missing: Vec<_> = missing.map(|(flag, _, value)| format!("{flag} {value}")).collect();
+        let again = match &*missing {
+            [] => "repeat the command".to_owned(),
+            flags => format!("add {}", flags.join(" ")),
+        };
         // first, since this command may end before the answer
-        say(&format!("To repeat this very call, add {again}"));
+        say(&format!("To repeat this very call, {again}"));
         let mut done = self.call(request, body.to_string(), "stock").await;
         if let Err(Failure { outcome: Outcome::Unknown, text, .. }) = &mut done {
-            *text = format!("UNKNOWN whether this was done: {text}. Ask again: add {again}");
+            *text = format!("UNKNOWN whether this was done: {text}. Ask again: {again}");
         }
         match &mut done {
             Ok(body) | Err(Failure { body, .. }) => body["key"] = key.into(),
@@ -375,9 +390,15 @@ impl OperatorOptions {
 
     /// The header with the token, if there is one.
     fn token(&self) -> Result<Option<HeaderValue>, BoxError> {
-        let Some(path) = &self.token_file else { return Ok(None) };
-        let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
-        let tokens = SecretSource::File(path.clone()).read_tokens().map_err(unusable)?;
+        let tokens = if let Some(path) = &self.token_file {
+            let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
+            SecretSource::File(path.clone()).read_tokens().map_err(unusable)?
+        } else if let Ok(text) = env::var(TOKEN) {
+            let unusable = |error| format!("{TOKEN} is unusable: {error}");
+            SecretSource::Text(Secret::from(&*text)).read_tokens().map_err(unusable)?
+        } else {
+            return Ok(None);
+        };
         let header = tokens.first().map(|token| format!("Bearer {}", token.expose()).try_into());
         Ok(header.transpose().map_err(|_| "the token has characters that a header cannot have")?)
     }
@@ -453,15 +474,17 @@ impl OperatorOptions {
         let (kind, sale) = (of("type"), of("sale"));
         let status = head.status.as_u16();
         let advice = match (status, &*kind) {
-            (_, "") => "is it the port of an instance?",
-            (401 | 403, _) => "is --token-file missing or wrong?",
-            (405, _) | (_, "not-found") => "is it the port for buyers, or an older instance?",
+            (_, "") => "this may not be the port of an instance",
+            (401 | 403, _) => "--token-file or FLASH_SALE_ADMIN_TOKEN is missing or wrong",
+            (405, _) | (_, "not-found") => "this may be the port for buyers, or an older instance",
             (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
             _ => "",
         };
-        // 503 promises that nothing was done, and damage is found before anything is written
+        // a 503 of the service promises that nothing was done (one of a proxy has no type), and damage is found before anything is
+        // written
         let (outcome, does) = match (status, &*kind) {
-            (503 | 300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
+            (300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
+            (503, kind) if !kind.is_empty() => (Outcome::Refused, "refuses"),
             _ => (unknown, "answers"),
         };
         let mut said =
@@ -590,8 +613,9 @@ mod tests {
         ] {
             assert_eq!(cell(&value), expected, "{value}");
         }
-        let entry = json!({ "sale": "tea-1", "position": 3, "event": "changed", "change": { "add": -5 }, "note": "=1" });
-        let others = r#"{""change"":{""add"":-5},""note"":""=1""}"#;
+        let entry =
+            json!({ "sale": "tea-1", "position": 3, "event": "changed", "change": { "add": -5 } });
+        let others = r#"{""change"":{""add"":-5}}"#;
         assert_eq!(row(&entry), format!("tea-1,3,,changed,,,,,,,,,\"{others}\""));
         assert_eq!(
             changed(&json!({ "change": { "ends_at": "now" }, "note": "a\u{202e}b" })),

@@ -49,7 +49,7 @@ async function call(path, query, { method = "GET", headers, body, ms = READ_MS }
   try {
     const answer = await fetch(`${path}?${new URLSearchParams(query)}`, options);
     const isJson = answer.headers.get("content-type")?.includes("json");
-    return { status: answer.status, body: isJson ? await answer.json() : await answer.text() };
+    return { status: answer.status, isRepeated: answer.headers.has("idempotency-replayed"), body: isJson ? await answer.json() : await answer.text() };
   } catch {
     return { status: 0, body: { detail: `the instance gave no answer within ${duration(ms)}` } };
   }
@@ -113,13 +113,13 @@ async function lookAtSale() {
 }
 
 function showSale(failure) {
-  const state = stock?.state;
+  const { state, id: saleId } = stock ?? {};
   const [name, text, tone] = failure ? ["Not known now:", `${failure}${readAt ? ` The figures are those of ${clock.format(readAt)}.` : ""}`, "bad"]
     : stock ? STATES[state] ?? [state, ""] : ["No sale.", `No sale ${named()} was started.`];
   setData(byId("state"), "tone", tone);
-  say({ "state-name": name, "state-text": text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
+  say({ "state-name": name, "state-text": stock && !saleId ? `${text} It was set up without an id, so it cannot be changed, only replaced.` : text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
     "sale-title": stock ? `Sale ${stock.id ?? "without an id"} ${named()}` : `The sale ${named()}` });
-  const shown = { sale: stock, change: stock, pause: stock && !["paused", "ended"].includes(state), resume: state === "paused", end: stock && state !== "ended" };
+  const shown = { sale: stock, change: saleId, pause: saleId && !["paused", "ended"].includes(state), resume: saleId && state === "paused", end: saleId && state !== "ended" };
   for (const [id, isShown] of Object.entries(shown)) byId(id).hidden = !isShown;
   if (!stock) return;
   const { initial, lucky, units, sale, starts_at: starts, ends_at: ends } = stock;
@@ -201,20 +201,19 @@ async function send() {
     show(known, "", "Stop asking");
     const answer = await call("stock", ofItem(), { method, headers, body, ms: CHANGE_MS });
     if (asked !== change) return;
-    const { status } = answer;
+    const [{ status }, type] = [answer, answer.body?.type];
     const isDone = status >= 200 && status < 300;
-    // a refusal does not say what became of an earlier attempt
-    change.isUnknown = !isDone && (wasUnknown || [0, 504].includes(status));
+    // a refusal does not say what became of an earlier attempt, and the 503 of a proxy has no type
+    change.isUnknown = !isDone && (wasUnknown || !((status >= 300 && status < 500) || type === "damaged" || (status === 503 && type)));
     if (isDone) {
-      tell(`Done: ${title}.`, "good");
+      tell(`Done${answer.isRepeated && !wasUnknown ? " before" : ""}: ${title}.`, "good");
       byId("ask").close();
       emptyForms();
       return lookAtSale();
     }
     const hint = status === 412 ? " The sale has changed since this page read it: look again, and begin anew." : "";
     if (!change.isUnknown) return show(`Not done: ${reason(answer)}${hint}`, status === 429 || status >= 500 ? "Try again" : "", "Close");
-    known = `It is unknown whether this was done. The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}). Last answer: ${reason(answer)}`;
-    show(known, "", "Stop asking");
+    show((known = `It is unknown whether this was done. The page asks again under the same key, which does it once at most (${attempt} of ${ATTEMPTS}). Last answer: ${reason(answer)}`), "", "Stop asking");
     await sleep(POLL_MS);
   }
   if (asked === change) show(known, "Ask again", "Stop asking");
@@ -229,7 +228,7 @@ function emptyForms() {
 const tell = (text, tone) => (say({ done: text }), setData(byId("done"), "tone", tone));
 
 const holds = () => `${counted(stock.held, "order")} with an open hold`;
-const of = () => `sale ${stock.id} ${named()}`;
+const of = () => `sale ${stock.id ?? "without an id"} ${named()}`;
 const goesOn = () => `What is held (${holds()}) can still be confirmed and cancelled, and holds still expire.`;
 
 /** What each field of a change or a start does. */
@@ -242,7 +241,7 @@ const WORDS = {
   per_user: (most) => `A user gets ${units(most)} at most.`,
   hold_seconds: (time) => `An order is held for ${counted(time, "second")} until it is paid.`,
 };
-const effects = (fields) => Object.entries(fields).map(([name, value]) => WORDS[name]?.(value) ?? "").join(" ");
+const effects = (fields) => Object.entries(fields).flatMap(([name, value]) => WORDS[name]?.(value) ?? []).join(" ");
 
 const READ = { number: Number, "datetime-local": (text) => new Date(text).toISOString() };
 const fieldsOf = (form) => Object.fromEntries([...form.elements].filter(({ name, value, disabled }) => name && value && !disabled)
@@ -262,9 +261,10 @@ const actions = {
   },
   start: (form) => {
     const fields = fieldsOf(form);
-    const replaced = stock ? ` It replaces sale ${stock.id}, which has sold ${units(stock.lucky)}: its ledger is kept, but its holds end (${holds()}), and nobody can confirm them.` : "";
+    if (fields.sale === stock?.id) return tell("This sale runs already.", "bad");
+    const replaced = stock ? `It replaces ${of()}, which has sold ${units(stock.lucky)}: its ledger is kept, but its holds end (${holds()}), and nobody can confirm them.` : "";
     propose({ title: `Start sale ${fields.sale} ${named()}`, yes: stock ? "Replace and start it" : "Start it", method: "PUT", key: fields.sale, match: stock?.id && `"${stock.id}"`, fields,
-      text: `Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}. ${effects(fields)}${replaced}` });
+      text: [`Puts ${units(fields.stock)} on sale${fields.starts_at ? "" : " at once"}.`, effects(fields), replaced].filter(Boolean).join(" ") });
   },
   item: () => {
     item = byId("item").value;

@@ -39,7 +39,7 @@ export class Stage {
   #frame = null;
   #chosen = null;
   #demo = null;
-  /** How long the lease of the key lasts, in milliseconds. */
+  /** How long the lease of the key lasts in the next run, in milliseconds; a recording has its own. */
   #lease = 3000;
   #isStarted = false;
   /** While a run of this page takes place. */
@@ -111,12 +111,21 @@ export class Stage {
     if (!this.#demo && (now || link.state !== "lost" || link.needsToken || this.#seen.size > 0)) return;
     const run = this.#demo?.run;
     if (this.#demo) this.#showUp();
-    this.#lease = now?.lock?.ttl_ms ?? this.#lease;
+    this.#setLease(now?.lock?.ttl_ms ?? this.#lease);
     this.#live?.see(now.lock);
     const id = run?.id ?? "";
     if (this.#isBusy || isRunning(run) || this.#seen.has(id)) return;
     this.#seen.add(id);
     this.#take();
+  }
+
+  #setLease(lease) {
+    if (lease === this.#lease) return;
+    this.#lease = lease;
+    // beyond the lease
+    byId("sleep").value = Math.min(byId("sleep").max, Math.ceil((2 * lease) / 1000 + 2));
+    this.#showSleep();
+    this.#request();
   }
 
   /** Begins with the first chapter. */
@@ -265,7 +274,7 @@ export class Stage {
     this.#setBusy(false);
     this.#open(this.#kept.get(this.#chapter.id) ?? NOTHING, this.#chapter, false);
     this.#isAsking = this.#shown === NOTHING && Boolean(this.#chapter.question);
-    say({ "stage-error": `There is no recording. ${sentence(error.message)}` });
+    say({ "stage-error": `${this.#shown === NOTHING ? "There is no recording." : "Not run."} ${sentence(error.message)}` });
   }
 
   #setBusy(isBusy) {
@@ -378,7 +387,7 @@ export class Stage {
     const places = this.#layout();
     draw(this.#brush, places, {
       now, recording, key: holder(now), film: this.#film, position: this.#position, isStill: this.#isStill || calm.matches,
-      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(), lease: this.#lease,
+      dots: this.#dots(), chosen: this.#chosen, hasNumbers: this.#hasNumbers(), lease: recording.lease_ms ?? this.#lease,
     });
     [...byId("shops").children].forEach((shop, index) => {
       const { x, y } = places.shops[index];
@@ -409,7 +418,7 @@ export class Stage {
     const { question, id } = this.#chapter;
     const next = isEnding && this.#next();
     const guess = isEnding && this.#guesses.get(id);
-    const asked = typeof question === "function" ? question(sleepOf(this.#shown) ?? `${byId("sleep").value} s`, duration(this.#lease)) : question;
+    const asked = typeof question === "function" ? question(sleepOf(this.#shown) ?? `${byId("sleep").value} s`, duration(this.#shown.lease_ms ?? this.#lease)) : question;
     say({ sentence: this.#isAsking ? asked : text, guessed: guess ? `Your guess: ${guess}.` : "" });
     setData(byId("told"), "tone", isEnding && tone);
     byId("guess").hidden = !this.#isAsking;

@@ -94,6 +94,8 @@ pub(crate) struct Status {
     pub(crate) guard: Guard,
     pub(crate) fence: bool,
     pub(crate) stale_batches: u64,
+    /// How long its lease of the shared lock lasts.
+    pub(crate) lease_ms: Option<u64>,
 }
 
 /// A command of the control to an instance.

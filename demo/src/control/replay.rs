@@ -60,6 +60,7 @@ pub(super) fn replay(
         "guard": run.guard,
         "fence": run.fence,
         "fault": run.fault,
+        "lease_ms": instances.iter().find_map(|instance| instance.status.as_ref()?.lease_ms),
         "stock": run.stock,
         "buyers": orders.len(),
         "shops": shops,

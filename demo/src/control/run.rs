@@ -57,7 +57,7 @@ impl Begun {
 }
 
 fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
-    let detail = "another sale takes place: wait for its end, or stop it with DELETE /demo/run";
+    let detail = "another sale takes place: wait for its end, or stop it";
     let is_idle = run.is_none_or(|begun| begun.run.is_over());
     is_idle.then_some(()).ok_or_else(|| Problem::new(RUN_IN_PROGRESS, detail))
 }

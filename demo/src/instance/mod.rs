@@ -170,6 +170,7 @@ async fn status(State(controls): App) -> Response {
         guard: switch.chosen(),
         fence: rig.has(FENCE),
         stale_batches: sale.metrics().stale_batches.get(),
+        lease_ms: sale.lease_ttl().and_then(|ttl| ttl.as_millis().try_into().ok()),
     };
     reply::json(&(status, tenures, looks))
 }

@@ -78,6 +78,9 @@ async fn each_chapter_tells_its_run() {
     page.until_reads("#next", "And 500 at once").await;
     let first = page.recording().await;
     let shipped = page.run_async("return (await fetch('static/stage/recorded.json')).json()").await;
+    for recording in [&first, &shipped[0], &shipped[1]] {
+        assert_eq!(recording["lease_ms"], 3000);
+    }
     // until the question that explains the token, from the films as far as a reader must see them
     let way = "const { prepare, film } = await import('/static/stage/state.js');
         const { CHAPTERS, DRAWING, scenes } = await import('/static/stage/story.js');
