@@ -738,15 +738,22 @@ impl Buyer {
         }
     }
 
-    /// Makes two calls at once at an instance: they are carried out in this order.
-    async fn at_once(
+    /// Makes two calls at an instance, the second one so long after the first one: they are carried out in this order.
+    async fn one_behind_the_other(
         &self,
         to: usize,
         [first, second]: [Order; 2],
+        pause: Duration,
     ) -> [Result<Result<Outcome, SaleError>, NoAnswer>; 2] {
         let both = |sale: Sale| async move {
-            let both = futures_util::future::join(sale.reduce(first), sale.reduce(second));
-            <[_; 2]>::from(both.await)
+            let second = async {
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+                sale.reduce(second).await
+            };
+            let (first, second) = futures_util::future::join(sale.reduce(first), second).await;
+            [first, second]
         };
         match self.world.call(to, self.world.shape.longest() * 3, both).await {
             Ok(both) => both.map(Ok),
@@ -763,15 +770,8 @@ impl Buyer {
         let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
         // until the first one has read the stock
         let pause = Duration::from_millis(20 * world.shape.latency + self.chance.below(100));
-        let patience = world.shape.longest() * 3;
-        let [first, second] = orders
-            .map(|order| world.call(to, patience, |sale| async move { sale.reduce(order).await }));
-        let second = async {
-            sleep(pause).await;
-            second.await
-        };
-        let said = futures_util::future::join(first, second).await;
-        let (Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))) = said else { return };
+        let said = self.one_behind_the_other(to, orders, pause).await;
+        let [Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))] = said else { return };
         // else the first one may still read the stock
         let reads_soon = world.shape.over_in(world.faults.allowed()).is_some();
         if reads_soon && world.shape.next_sale_in.is_none() {
@@ -787,7 +787,7 @@ impl Buyer {
         let (sent, quantity) = (world.now(), world.shape.quantity);
         let changes = [Action::Confirm, Action::Cancel];
         let orders = changes.map(|action| self.make(number, action, quantity));
-        let said = self.at_once(to, orders).await;
+        let said = self.one_behind_the_other(to, orders, Duration::ZERO).await;
         let times = (sent, world.now());
         // the judge knows one change after the other
         for (change, said) in changes.into_iter().zip(&said) {
@@ -1123,8 +1123,12 @@ async fn stop(
     // script by its digest and by its source
     sleep(world.shape.response_timeout * 5).await;
     let mut calls = world.how_busy(&process.name, Busy::Call);
-    for _ in 0..50 {
-        // one that has just come is refused
+    // a buyer with second thoughts waits within a call, and one that has just come is refused
+    let longest_pause = 20 * world.shape.latency + 100;
+    for waited in 0..50 + longest_pause {
+        if waited >= 50 && calls == 0 {
+            break;
+        }
         sleep(Duration::from_millis(1)).await;
         calls = calls.min(world.how_busy(&process.name, Busy::Call));
     }
