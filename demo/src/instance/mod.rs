@@ -193,7 +193,7 @@ async fn execute(State(controls): App, request: Request) -> Result<Response, Pro
             };
             let pause = |seconds: Option<u64>| seconds.map_or(long, Duration::from_secs);
             let fault = fault.map(|(fault, seconds)| (fault, pause(seconds), Box::pin(tell) as _));
-            controls.rig.ask_for(fault).await;
+            controls.rig.ask_for(fault);
         }
         Command::Kill {} => {
             tracing::error!("killing this instance, as the control of the demo asks");

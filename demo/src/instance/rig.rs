@@ -30,9 +30,11 @@ pub struct Rig {
     before_write: Option<fn() -> BoxFuture<'static, ()>>,
     /// The safeguards that are off.
     off: Mutex<BTreeSet<String>>,
-    /// The fault at the next write, how long a pause lasts, and the future that reports it before. It is locked until the fault is over:
-    /// a second batch that is on its way must not be written meanwhile.
-    fault: tokio::sync::Mutex<Option<(Fault, Duration, Tell)>>,
+    /// The fault at the next write, how long a pause lasts, and the future that reports it before.
+    fault: Mutex<Option<(Fault, Duration, Tell)>>,
+    /// Locked from the read to the end of a write without the fence: the store does not notice when two batches of a holder have read
+    /// the same stock.
+    pub(super) unfenced: tokio::sync::Mutex<()>,
     /// The last tenures in which this instance sold, oldest first.
     tenures: Mutex<VecDeque<(Item, Token, Tenure)>>,
     /// When this instance read the stock of the default item without a shared lock, and how many units it saw.
@@ -82,8 +84,8 @@ impl Rig {
     }
 
     /// Sets the fault that happens when this process is next about to write.
-    pub(super) async fn ask_for(&self, fault: Option<(Fault, Duration, Tell)>) {
-        *self.fault.lock().await = fault;
+    pub(super) fn ask_for(&self, fault: Option<(Fault, Duration, Tell)>) {
+        *self.fault.lock() = fault;
     }
 
     /// An instance is about to write: carries out the fault that the control has asked for.
@@ -91,8 +93,8 @@ impl Rig {
         if let Some(act) = self.before_write {
             act().await;
         }
-        let mut asked = self.fault.lock().await;
-        let Some((fault, pause, tell)) = asked.take() else { return };
+        let asked = self.fault.lock().take();
+        let Some((fault, pause, tell)) = asked else { return };
         tell.await;
         tracing::warn!(?fault, "a fault that the control has asked for");
         let from = now_ms();

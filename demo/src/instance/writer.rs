@@ -43,6 +43,7 @@ pub async fn write_what_was_seen(
     inventory: &Inventory,
     batch: Batch<'_>,
 ) -> Result<Vec<Outcome>, InventoryError> {
+    let _one_at_a_time = rig.unfenced.lock().await;
     let seen = inventory.available(batch.item).await?;
     rig.about_to_write(batch.token).await;
     let mut set = redis::cmd("SET");
