@@ -32,7 +32,7 @@ pub(crate) use order::order_key;
 pub use order::{
     Accepted, Action, Attempt, Entry, Event, Order, OrderId, OtherEntry, Outcome, Quantity, User,
 };
-pub use read::{Available, Held, Inspection, LedgerPage, LedgerPosition, Lookup, SaleState, Sales};
+pub use read::{Available, Held, Inspection, LedgerPage, LedgerPosition, Lookup, Sales};
 pub use script::Replicas;
 pub use stock::{Phase, Stock, Units, parse_token, token_record};
 pub use store::{Batch, BatchWriter, Changed, Inventory, Started};

@@ -9,13 +9,14 @@
 --       lookup: the units that can be bought and those that are held, and some orders with their changes. From 6 on the
 --         orders' keys
 --       sales: the running sale and the sales that were replaced
---       latest: the state, and the latest entries of the ledger. 6 how many
---       inspect: the same, also without stock and after a roll-back
+--       stock: the state
+--       inspect: the state, the latest entry of the ledger and what an instance missed, also without stock and after a
+--         roll-back
 
 local operation = ARGV[5]
 local wrong = damage() or operation ~= 'inspect' and lost()
 if wrong then return wrong end
-if not stock and (operation == 'lookup' or operation == 'latest') then return unknown() end
+if not stock and (operation == 'lookup' or operation == 'stock') then return unknown() end
 local running = stock and id_of() or ''
 local name = running ~= '' and ledger_of(running) or ''
 
@@ -76,6 +77,5 @@ if operation == 'sales' then
   return answer({state(), kept})
 end
 
-local most = tonumber(ARGV[6])
-local entries = most > 0 and redis.call('LRANGE', LEDGER, -most, -1) or {}
-return answer({state(), name, with_records(entries, ORDERS), rollback_detected})
+if operation == 'stock' then return answer(state()) end
+return answer({state(), with_records(redis.call('LRANGE', LEDGER, -1, -1), ORDERS), rollback_detected})

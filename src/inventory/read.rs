@@ -41,17 +41,6 @@ pub struct Inspection {
     pub rollback_detected: Option<String>,
 }
 
-/// The state of a sale at one moment, and the end of its ledger.
-#[derive(Clone, Debug)]
-pub struct SaleState {
-    /// The state.
-    pub stock: Stock,
-    /// The [name](LedgerPage::name) of the ledger.
-    pub ledger: String,
-    /// The latest entries, in order.
-    pub entries: Vec<Entry>,
-}
-
 /// The position in a ledger from which to read on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerPosition {
@@ -150,7 +139,11 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
     pub async fn stock(&self, item: &Item) -> Result<Stock, InventoryError> {
-        self.latest(item, 0).await.map(|found| found.stock)
+        let call = Call::read("stock", item, &self.watermarks.of(item));
+        let stock = state(item, self.read(call).await?)?.ok_or(InventoryError::UnknownItem)?;
+        let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
+        self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
+        Ok(stock)
     }
 
     /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not compared.
@@ -158,9 +151,8 @@ impl Inventory {
     /// # Errors
     /// See [`InventoryError`].
     pub async fn inspect(&self, item: &Item) -> Result<Inspection, InventoryError> {
-        let call = Call::read("inspect", item, &self.watermarks.of(item)).arg(1);
-        let found: Latest = self.read(call).await?;
-        let (found, _, entries, rollback_detected) = found;
+        let call = Call::read("inspect", item, &self.watermarks.of(item));
+        let (found, entries, rollback_detected): (State, Entries, _) = self.read(call).await?;
         let latest = all(item, &entries)?.pop();
         Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
@@ -300,21 +292,6 @@ impl Inventory {
         self.watermarks.with_holds()
     }
 
-    /// The state of `item`, and the latest `most` entries of its ledger, at most [`MAX_PAGE`](Self::MAX_PAGE): one command of
-    /// bounded cost, for those who watch.
-    ///
-    /// # Errors
-    /// See [`InventoryError`].
-    pub async fn latest(&self, item: &Item, most: u32) -> Result<SaleState, InventoryError> {
-        let call = Call::read("latest", item, &self.watermarks.of(item));
-        let found: Latest = self.read(call.arg(most.min(Self::MAX_PAGE))).await?;
-        let (found, ledger, entries, _) = found;
-        let stock = state(item, found)?.ok_or(InventoryError::UnknownItem)?;
-        let held = i64::try_from(stock.held).unwrap_or(i64::MAX);
-        self.watermarks.note_level(item, [stock.stock, stock.lucky, held]);
-        Ok(SaleState { stock, ledger, entries: all(item, &entries)? })
-    }
-
     /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this user write;
     /// whether it is undamaged and not below the watermark, and its fence is of the cluster of `token`. Succeeds if some item can
     /// be sold or has no sale. A Redis Cluster without known items is [pinged](Self::ping).
@@ -415,9 +392,6 @@ pub(super) type State = (
 type Entries = (Vec<Text>, Records);
 
 type Records = Vec<Option<Text>>;
-
-/// The state; the name of the ledger; its latest entries; the data that an instance missed.
-type Latest = (State, String, Entries, Option<String>);
 
 /// The answer of a command that only reads.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {

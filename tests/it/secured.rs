@@ -226,7 +226,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.reduce(&item, token(2), "8080", &[order("a"), order("b")]).await?;
         let confirm = Order { action: Action::Confirm, ..order("a") };
         inventory.reduce(&item, token(2), "8080", &[confirm]).await?;
-        inventory.latest(&item, 1).await?;
+        inventory.stock(&item).await?;
         let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
         inventory.start(&item, token(2), other).await?;
         let kept = LedgerPosition { sale: Some(held.id.clone()), of: None, after: 0 };
