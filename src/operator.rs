@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::{FileError, duration, is_plain_url, number};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Inventory, Item, OrderId, SaleId, Terms, Timestamp};
+use crate::inventory::{Inventory, Item, OrderId, SaleId, SaleVersion, Terms, When};
 use crate::logging::{is_invisible, say};
 use crate::process::{random_id, spawn};
 use crate::sale::BoxError;
@@ -89,8 +89,8 @@ pub enum Call {
         #[arg(long, visible_alias = "key")]
         id: Option<SaleId>,
         /// Running sale to replace, or this version of it; without this, only a sale without orders is replaced
-        #[arg(long, value_name = "ID[:VERSION]", value_parser = reference)]
-        replace: Option<String>,
+        #[arg(long, value_name = "ID[:VERSION]")]
+        replace: Option<SaleVersion>,
         /// What it allows
         #[command(flatten)]
         terms: TermFlags,
@@ -125,7 +125,7 @@ pub enum Call {
         #[arg(long, value_name = "ID")]
         sale: Option<SaleId>,
         /// Where to read on: the cursor that was printed
-        #[arg(long, value_name = "CURSOR", value_parser = reference)]
+        #[arg(long, value_name = "CURSOR", value_parser = cursor)]
         after: Option<String>,
     },
 }
@@ -147,12 +147,12 @@ pub struct TermFlags {
     pub hold: Option<u64>,
 
     /// When the sale begins, such as 2026-11-27T08:00:00Z; to change it also: now
-    #[arg(long, value_name = "TIME", value_parser = when)]
-    pub starts_at: Option<String>,
+    #[arg(long, value_name = "TIME")]
+    pub starts_at: Option<When>,
 
     /// When it ends
-    #[arg(long, value_name = "TIME", value_parser = when)]
-    pub ends_at: Option<String>,
+    #[arg(long, value_name = "TIME")]
+    pub ends_at: Option<When>,
 }
 
 impl TermFlags {
@@ -168,8 +168,8 @@ impl TermFlags {
 #[derive(Args, Clone, Debug)]
 pub struct NamedFlags {
     /// Sale to change, or this version of it: no other sale is changed [default: the running one, which is printed]
-    #[arg(long, value_name = "ID[:VERSION]", value_parser = reference)]
-    pub sale: Option<String>,
+    #[arg(long, value_name = "ID[:VERSION]")]
+    pub sale: Option<SaleVersion>,
 
     /// Idempotency-Key: a change under a known key is not done again [default: a random one, which is printed]
     #[arg(long, requires = "sale", value_parser = |text: &str| OrderId::new(text))]
@@ -188,23 +188,16 @@ fn address(url: &str) -> Result<String, &'static str> {
     Ok(format!("{}:{}", host.host(), host.port_u16().unwrap_or(80)))
 }
 
-/// The id of a sale with a version or a position: nothing that ends a header or a parameter.
-fn reference(text: &str) -> Result<String, &'static str> {
+/// A position in a ledger: nothing that ends a parameter.
+fn cursor(text: &str) -> Result<String, &'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.~:".contains(&b);
-    let id = Some(text).filter(|text| !text.is_empty() && text.bytes().all(allowed));
-    id.map(str::to_owned).ok_or("letters, digits, dots, - and _ are allowed, then `:` and a number")
+    let cursor = Some(text).filter(|text| !text.is_empty() && text.bytes().all(allowed));
+    cursor.map(str::to_owned).ok_or("a cursor is what an earlier call printed")
 }
 
 fn seconds(text: &str) -> Result<u64, &'static str> {
     let time = duration("1s", "24h")(text).ok().filter(|time| time.subsec_nanos() == 0);
     time.map(|time| time.as_secs()).ok_or("whole seconds from 1s to 24h are allowed, such as 10m")
-}
-
-fn when(text: &str) -> Result<String, &'static str> {
-    if text != "now" {
-        text.parse::<Timestamp>()?;
-    }
-    Ok(text.to_owned())
 }
 
 /// What became of a call.
@@ -277,7 +270,7 @@ impl OperatorOptions {
                 let id = id.as_ref().map_or_else(random, |id| id.as_str().to_owned());
                 let body = terms.with("stock", stock);
                 let again = [("--id", is_given, &*id)];
-                self.write(Method::PUT, body, replace.as_deref(), &id, &again).await
+                self.write(Method::PUT, body, replace.as_ref(), &id, &again).await
             }
             Call::Change { add, terms, named } => self.change(named, terms.with("add", add)).await,
             Call::Pause(named) => self.change(named, json!({ "paused": true })).await,
@@ -298,14 +291,15 @@ impl OperatorOptions {
         let NamedFlags { sale, key, note } = named;
         let mut sale = sale.clone();
         if sale.is_none() {
-            sale = self.read().await?["id"].as_str().and_then(|id| reference(id).ok());
+            sale = self.read().await?["id"].as_str().and_then(|id| id.parse().ok());
         }
         let sale =
             sale.ok_or_else(|| Failure::not_sent("the running sale has no id to name it"))?;
         let is_given = key.is_some();
         let key = key.as_ref().map_or_else(random, |key| key.as_str().to_owned());
         body["note"] = json!(note);
-        let again = [("--sale", named.sale.is_some(), &*sale), ("--key", is_given, &*key)];
+        let name = sale.to_string();
+        let again = [("--sale", named.sale.is_some(), &*name), ("--key", is_given, &*key)];
         self.write(Method::PATCH, body, Some(&sale), &key, &again).await
     }
 
@@ -315,7 +309,7 @@ impl OperatorOptions {
         &self,
         method: Method,
         mut body: Value,
-        sale: Option<&str>,
+        sale: Option<&SaleVersion>,
         key: &str,
         again: &[(&str, bool, &str)],
     ) -> Result<Value, Failure> {
@@ -378,7 +372,7 @@ impl OperatorOptions {
                 writeln!(out, "{line}")?;
             }
             out.flush()?;
-            let cursor = reference(page["cursor"].as_str().unwrap_or_default())?;
+            let cursor = cursor(page["cursor"].as_str().unwrap_or_default())?;
             let is_last = page["next"].is_null() || cursor == after;
             after = cursor;
             if is_last {

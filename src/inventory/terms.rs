@@ -48,6 +48,12 @@ impl From<SaleId> for SaleVersion {
     }
 }
 
+impl fmt::Display for SaleVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl FromStr for SaleVersion {
     type Err = &'static str;
 
@@ -215,11 +221,15 @@ impl Serialize for When {
 
 impl<'de> Deserialize<'de> for When {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == "now" {
-            return Ok(Self::Now);
-        }
-        text.parse().map(Self::At).map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for When {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "now" { Ok(Self::Now) } else { text.parse().map(Self::At) }
     }
 }
 
