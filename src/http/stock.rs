@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, ProblemType};
@@ -62,18 +64,30 @@ pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<R
     Ok(reply::json(&StockView::of(&item, &stock)))
 }
 
+fn bad(detail: String) -> Problem {
+    Problem::new(ProblemType::BAD_BODY, detail)
+}
+
+/// The head, the item and the body, of these fields, of a call that only operators may make.
+async fn operators_call<T: DeserializeOwned>(
+    app: &AppState,
+    request: Request,
+    fields: &[(&str, &str)],
+) -> Result<(Parts, Item, T), Problem> {
+    let (head, content) = request.into_parts();
+    app.require_admin(&head)?;
+    let item = params::only_item(&head.uri)?;
+    let content = body::read(content).await?;
+    let body = body::object(&content).map_err(|reason| bad(body::explained(fields, &reason)))?;
+    Ok((head, item, body))
+}
+
 /// Starts a sale.
 pub(super) async fn start(
     State(app): State<Arc<AppState>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (head, content) = request.into_parts();
-    app.require_admin(&head)?;
-    let item = params::only_item(&head.uri)?;
-    let content = body::read(content).await?;
-    let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
-    let body: SaleBody =
-        body::object(&content).map_err(|reason| bad(body::explained(&FIELDS, &reason)))?;
+    let (head, item, body) = operators_call(&app, request, &FIELDS).await?;
     let SaleBody { stock, sale, per_order, per_user, hold_seconds, starts_at, ends_at } = body;
     if stock > Inventory::MAX_UNITS {
         return Err(bad(body::explained(&FIELDS, &format!("stock: {stock}"))));
@@ -142,14 +156,8 @@ pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (head, content) = request.into_parts();
-    app.require_admin(&head)?;
-    let item = params::only_item(&head.uri)?;
-    let content = body::read(content).await?;
-    let bad = |detail: String| Problem::new(ProblemType::BAD_BODY, detail);
-    let change: SaleChange =
-        body::object(&content).map_err(|reason| bad(body::explained(&CHANGE_FIELDS, &reason)))?;
-    change.check().map_err(|rule| bad(rule.to_owned()))?;
+    let (head, item, change) = operators_call(&app, request, &CHANGE_FIELDS).await?;
+    SaleChange::check(&change).map_err(|rule| bad(rule.to_owned()))?;
     let key = params::idempotency_key(&head.headers, ProblemType::BAD_ORDER_ID)?;
     let key = key.ok_or_else(|| {
         let detail =
@@ -157,17 +165,14 @@ pub(super) async fn change(
         Problem::new(ProblemType::BAD_ORDER_ID, detail)
     })?;
     let key = params::order_id(&key)?;
+    let name_it = "name the sale with If-Match: \"SALE\" is any version, \"SALE:7\" exactly that";
     let sales = match replaced(&head.headers)? {
         Some(Replaces::AnyOf(sales)) => sales,
         Some(_) => {
-            let detail = "name the sale with If-Match: \"SALE\" is any version, \"SALE:7\" exactly that; `*` is refused here";
+            let detail = format!("{name_it}; `*` is refused here");
             return Err(Problem::new(ProblemType::BAD_SALE_ID, detail));
         }
-        None => {
-            let detail =
-                "name the sale with If-Match: \"SALE\" is any version, \"SALE:7\" exactly that";
-            return Err(Problem::new(ProblemType::SALE_RUNNING, detail));
-        }
+        None => return Err(Problem::new(ProblemType::SALE_RUNNING, name_it)),
     };
     let call = ChangeCall { key, change, sales };
     let Changed { entry, stock, is_repeated } = app.sale.change(&item, &call).await?;
