@@ -290,8 +290,8 @@ impl Inventory {
         Ok(Started { stock, is_repeated: !values.is_empty() })
     }
 
-    /// Changes the running sale, which must be one of `sales`. A `key` that is known in this sale gets the first entry again, so it
-    /// is safe to repeat the call. The entry of the ledger names `instance`, and has `note`.
+    /// Changes the running sale, if it is one of those that the call names. A key that is known in this sale gets its first entry
+    /// again, so it is safe to repeat the call. The entry of the ledger names `instance`, and has the note.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`], [`InventoryError::TooFewUnits`], and

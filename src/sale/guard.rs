@@ -148,9 +148,9 @@ impl SaleContext {
         self.stopping.is_cancelled() || self.finishing.is_cancelled() && error.is_silence()
     }
 
-    /// Reads the stock without the lock: that a sale accepts no orders is already the truth at that moment, and so is that too little
-    /// is left, unless holds are due. An order that was accepted before gets its first answer. `None`: the order needs a batch. Orders that come at the same
-    /// time share a read.
+    /// Reads the stock without the lock: that a sale accepts no orders is already the truth at that moment, and so is that too
+    /// little is left, unless holds are due. An order that was accepted before gets its first answer. `None`: the order needs a
+    /// batch. Orders that come at the same time share a read.
     ///
     /// # Errors
     /// See [`SaleError`].

@@ -171,9 +171,9 @@ impl EtcdLock {
         true
     }
 
-    /// Sends a call that sells nothing under claims of its own, until it is known what it did, or its time is over: their tokens are larger
-    /// than those of earlier batches, which can then no longer be carried out. Returns the answer, and the tokens under which it was
-    /// sent: what was written under one of them, of which nobody else knows, was written by this call.
+    /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The tokens of these
+    /// claims are larger than those of earlier batches, so the store refuses such batches from then on. Returns the answer, and
+    /// the tokens under which the call was sent: nobody else knows them, so what was written under one of them is this call's.
     async fn under_own_claims<T, F>(
         &self,
         item: &Item,
