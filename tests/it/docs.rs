@@ -81,6 +81,17 @@ fn figures_are_those_of_the_tables() {
             && is("measure", "distance")
     };
     let eight: f64 = forwarded.iter().find(of_eight).unwrap()[": batched script"].parse().unwrap();
+    let eight_sell = |contender: &str| -> Vec<f64> {
+        let is_one = |row: &&Row| {
+            row["contender"] == contender && row["instances"] == "8" && row["measure"] == "distance"
+        };
+        let rates = forwarded.iter().filter(is_one).map(|row| row["orders/s"].replace(',', ""));
+        rates.map(|rate| rate.parse().unwrap()).collect()
+    };
+    let gains = eight_sell("forwarded").into_iter().zip(eight_sell("combined"));
+    let gains: Vec<_> = gains.map(|(forwarded, turns)| forwarded / turns).collect();
+    let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = gains.iter().copied().fold(0.0, f64::max);
     let (faults, controls) = (table("docs/safety/faults.csv"), table("docs/safety/controls.csv"));
     let orders = faults.iter().map(|row| row["orders"].parse::<f64>().unwrap()).sum::<f64>();
     let lost = cell(&controls, "holder-paused", "units lost");
@@ -102,6 +113,7 @@ fn figures_are_those_of_the_tables() {
         ("docs/performance.md", single),
         ("docs/performance.md", format!("reach {} of the", ratio("throughput, 8 instances : 2"))),
         ("README.md", format!("eight keep {eight:.1} of")),
+        ("docs/performance.md", format!("sell {least:.1} to {most:.1} times as much")),
         ("docs/performance.md", format!("leaves {far_5000} of")),
         ("docs/performance.md", format!("and {far} at 500")),
         ("docs/safety.md", format!("all {} scenarios held", faults.len())),
