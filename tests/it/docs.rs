@@ -73,14 +73,35 @@ fn figures_are_those_of_the_tables() {
     let far = "throughput, guarded : batched script, etcd 6, Redis 2 ms away, ";
     let [far, far_5000] = ["500", "5000"].map(|n| ratio(&format!("{far}{n} connections")));
     let forwarded = table("docs/performance/forwarded.csv");
-    let of_eight = |row: &&Row| {
-        let is = |column: &str, value: &str| row[column] == value;
-        is("contender", "forwarded")
-            && is("etcd ms", "0")
-            && is("instances", "8")
-            && is("measure", "distance")
+    let values = |contender: &str, instances: &str, column: &str| -> Vec<f64> {
+        let row_is = |row: &&Row| {
+            let [who, how_many, what] = ["contender", "instances", "measure"].map(|it| &row[it]);
+            who == contender && how_many == instances && what == "distance"
+        };
+        let cells = forwarded.iter().filter(row_is).map(|row| row[column].parse().unwrap());
+        let mut values: Vec<f64> = cells.collect();
+        values.sort_by(f64::total_cmp);
+        values
     };
-    let eight: f64 = forwarded.iter().find(of_eight).unwrap()[": batched script"].parse().unwrap();
+    let eight = values("forwarded", "8", ": batched script")[0];
+    let row_of = |instances: &str| {
+        let [turns, orders, none] = ["combined", "forwarded", "batched-script"];
+        let share = ": batched script";
+        let cells = [
+            (turns, share),
+            (turns, "p99 ms"),
+            (orders, share),
+            (orders, "p99 ms"),
+            (none, "p99 ms"),
+        ];
+        let ranges = cells.map(|(contender, column)| {
+            let values = values(contender, instances, column);
+            let (least, most) = (values[0], values[values.len() - 1]);
+            let digits = if column == share { 2 } else { 0 };
+            format!("{least:.digits$} to {most:.digits$}")
+        });
+        format!("| {instances} | {} |", ranges.join(" | "))
+    };
     let (faults, controls) = (table("docs/safety/faults.csv"), table("docs/safety/controls.csv"));
     let orders = faults.iter().map(|row| row["orders"].parse::<f64>().unwrap()).sum::<f64>();
     let lost = cell(&controls, "holder-paused", "units lost");
@@ -102,6 +123,8 @@ fn figures_are_those_of_the_tables() {
         ("docs/performance.md", single),
         ("docs/performance.md", format!("reach {} of the", ratio("throughput, 8 instances : 2"))),
         ("README.md", format!("eight keep {eight:.1} of")),
+        ("docs/performance.md", row_of("2")),
+        ("docs/performance.md", row_of("8")),
         ("docs/performance.md", format!("leaves {far_5000} of")),
         ("docs/performance.md", format!("and {far} at 500")),
         ("docs/safety.md", format!("all {} scenarios held", faults.len())),
