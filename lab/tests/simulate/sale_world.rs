@@ -707,6 +707,8 @@ impl Buyer {
         let world = Arc::clone(&self.world);
         let mut to = self.chance.index(world.shape.instances);
         let started_at = Instant::now();
+        // a buyer who is told to come back later does so less and less often
+        let mut longest_pause = 200;
         loop {
             let (sent, sent_at) = (world.now(), Instant::now());
             let leaves = is_abandoned || self.chance.one_in(10);
@@ -733,8 +735,11 @@ impl Buyer {
             if self.chance.one_in(2) {
                 to = self.chance.index(world.shape.instances);
             }
-            let pause = self.chance.millis(1, 200);
+            let pause = self.chance.millis(1, longest_pause);
             sleep(pause).await;
+            if matches!(said, Ok(Ok(Outcome::AllHeld { .. } | Outcome::Paused))) {
+                longest_pause = (longest_pause * 2).min(5000);
+            }
         }
     }
 
