@@ -24,9 +24,8 @@ use crate::safeguard::{
     UNKNOWN_KEPT,
 };
 
-/// How many batches of an item may be on their way to the store, or to the holder, at the same time. With two, the
-/// buyers that one batch answered order again while the other runs. With more, batches are smaller, and fewer orders
-/// are sold.
+/// How many batches of an item may be on their way to the store, or to the holder, at the same time. With two, the buyers that
+/// one batch answered order again while the other runs. With more, batches are smaller, and fewer orders are sold.
 pub(super) const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the next claim after the lock was lost.
@@ -233,9 +232,8 @@ impl<'a> Batch<'a> {
         self.run_to_its_end().instrument(span)
     }
 
-    /// Sends the batch, and again if it got no answer. All attempts have the same token, and end when the lock is lost
-    /// or, if another instance waits, when the tenure must end: that instance may reach the store. A batch for the
-    /// holder is sent once.
+    /// Sends the batch, and again if it got no answer. All attempts have the same token, and end when the lock is lost or, if
+    /// another instance waits, when the tenure must end: that instance may reach the store. A batch for the holder is sent once.
     async fn run_to_its_end(mut self) -> Ran {
         let began_at = Instant::now();
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;

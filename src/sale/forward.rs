@@ -476,9 +476,8 @@ mod tests {
         (EtcdLock::new(&context, keeper), service, session, held)
     }
 
-    /// Goal: an instance that never had a session sends its orders to the holder, and so does an instance whose claims
-    /// are refused for good. A panic of such a batch leaves no order in flight for ever: the same order, sent again, is
-    /// answered.
+    /// Goal: an instance that never had a session sends its orders to the holder, and so does an instance whose claims are
+    /// refused for good. A panic of such a batch leaves no order in flight for ever: the same order, sent again, is answered.
     #[tokio::test(start_paused = true)]
     async fn it_forwards_without_claims_and_after_a_panic() {
         for case in ["silent", "refused", "panics"] {
@@ -496,8 +495,7 @@ mod tests {
         }
     }
 
-    /// Goal: a holder takes orders in its tenure until it is told to stop. Otherwise its peers could keep it from
-    /// stopping.
+    /// Goal: a holder takes orders in its tenure until it is told to stop. Otherwise its peers could keep it from stopping.
     #[tokio::test(start_paused = true)]
     async fn who_stops_takes_no_orders() {
         let (lock, ..) = held_by_a_peer(Duration::ZERO, "silent").await;

@@ -1,12 +1,11 @@
 //! Decides how long to hold the lock while another instance waits for it.
 //!
-//! During a handover nothing is sold. A holder keeps the lock while it sells well, for up to six handovers or
-//! `--tenure`, whichever is shorter: after six handovers, a seventh of the time goes to handovers. Without orders a
-//! holder waits half a handover, since the buyers that it just answered may order again. With few orders it hands the
-//! lock over, as others use the time better (the marginal value theorem: Charnov, "Optimal foraging", 1976). The tenure
-//! after the first batch is cut into stretches as long as two such batches. A stretch must bring at least a quarter of
-//! the average orders per time of the tenure, in which a handover counts. The time of a handover is a smoothed
-//! measurement.
+//! During a handover nothing is sold. A holder keeps the lock while it sells well, for up to six handovers or `--tenure`,
+//! whichever is shorter: after six handovers, a seventh of the time goes to handovers. Without orders a holder waits half a
+//! handover, since the buyers that it just answered may order again. With few orders it hands the lock over, as others use the
+//! time better (the marginal value theorem: Charnov, "Optimal foraging", 1976). The tenure after the first batch is cut into
+//! stretches as long as two such batches. A stretch must bring at least a quarter of the average orders per time of the tenure,
+//! in which a handover counts. The time of a handover is a smoothed measurement.
 
 use std::time::Duration;
 
@@ -131,9 +130,8 @@ mod tests {
         assert!(policy.is_over(now, false));
     }
 
-    /// Goal: a tenure goes on for a stretch of two batches after its first one, and then while each stretch brings a
-    /// quarter of the average. The handover counts in that average: in this case 100 orders and those of the stretch in
-    /// 35 ms.
+    /// Goal: a tenure goes on for a stretch of two batches after its first one, and then while each stretch brings a quarter of
+    /// the average. The handover counts in that average: in this case 100 orders and those of the stretch in 35 ms.
     #[tokio::test]
     async fn ends_when_it_sells_less() {
         for (orders, goes_on) in [(0, false), (7, false), (8, true)] {

@@ -170,10 +170,9 @@ impl EtcdLock {
         true
     }
 
-    /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The
-    /// tokens of these claims are larger than those of earlier batches, so the store refuses such batches from then on.
-    /// Returns the answer and the tokens of the claims: nobody else has them, so a record under one of them is of this
-    /// call.
+    /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The tokens of
+    /// these claims are larger than those of earlier batches, so the store refuses such batches from then on. Returns the answer
+    /// and the tokens of the claims: nobody else has them, so a record under one of them is of this call.
     async fn under_own_claims<T, F>(
         &self,
         item: &Item,

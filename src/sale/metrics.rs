@@ -93,8 +93,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets, in seconds: the smallest suit a free lock, the largest a lock whose holder
-    /// died.
+    /// The upper bounds of the buckets, in seconds: the smallest suit a free lock, the largest a lock whose holder died.
     pub const BOUNDS: [f64; 14] =
         [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 

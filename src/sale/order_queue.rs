@@ -606,9 +606,8 @@ mod tests {
         drop(settle(queue, batch, || Fate::Failed(SaleError::Stopping)));
     }
 
-    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and an order of a
-    /// disconnected buyer goes into none. Orders that were put back come before later ones, whichever batch failed
-    /// first.
+    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and an order of a disconnected
+    /// buyer goes into none. Orders that were put back come before later ones, whichever batch failed first.
     #[tokio::test(start_paused = true)]
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
@@ -685,8 +684,7 @@ mod tests {
         assert!(answers.iter().all(Result::is_ok));
     }
 
-    /// Goal: a confirmation goes first once no call for the same order waits before it, however that call left the
-    /// queue.
+    /// Goal: a confirmation goes first once no call for the same order waits before it, however that call left the queue.
     #[tokio::test(start_paused = true)]
     async fn a_confirmation_waits_only_for_its_own_order() {
         for way in ["taken", "arrival", "swept", "late"] {

@@ -1,5 +1,4 @@
-//! Reads that must not delay orders: the state of an item, single orders, pages of the ledger, and whether an item
-//! exists.
+//! Reads that must not delay orders: the state of an item, single orders, pages of the ledger, and whether an item exists.
 //!
 //! These reads have a connection of their own, and callers share them. Each call about an item first checks here that
 //! the item exists, since clients can make up any number of names. An item without a sale is remembered for a second,
@@ -21,8 +20,7 @@ use crate::inventory::{
 };
 use crate::throttle::Pace;
 
-/// How long an item without a sale is remembered. A sale that starts at another instance is seen after at most this
-/// time.
+/// How long an item without a sale is remembered. A sale that starts at another instance is seen after at most this time.
 const ABSENT_FOR: Duration = Duration::from_secs(1);
 
 const MAX_ABSENT: usize = 4096;

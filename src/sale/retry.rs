@@ -8,10 +8,9 @@ use tokio::time::sleep;
 use crate::backoff::Backoff;
 use crate::inventory::InventoryError;
 
-/// Sends a write, and again after a failure while it `may_repeat`. A repeated write must change nothing: an order keeps
-/// its id, and so does a sale. Returns the latest answer, and the error of an attempt that may have been carried out,
-/// if there was one: of several, the latest that [may still arrive](InventoryError::may_still_arrive) at the store, or
-/// else the latest.
+/// Sends a write, and again after a failure while it `may_repeat`. A repeated write must change nothing: an order keeps its id,
+/// and so does a sale. Returns the latest answer, and the error of an attempt that may have been carried out, if there was one:
+/// of several, the latest that [may still arrive](InventoryError::may_still_arrive) at the store, or else the latest.
 pub(super) async fn until_known<T, F>(
     send: impl Fn() -> F,
     may_repeat: impl Fn(&Arc<InventoryError>) -> bool,
