@@ -22,7 +22,7 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    // Prometheus itself has a label `instance`: the address
+    // Prometheus has a label `instance` of its own: the address
     let name = format!("name=\"{}\",version=\"{}\"", sale.instance(), env!("CARGO_PKG_VERSION"));
     page.labelled("info", "The instance, by its name.", [(name, 1)]);
     let orders =
@@ -87,7 +87,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     response
 }
 
-/// The page that is written. Writing to a text cannot fail.
+/// The text of the answer. Writing to a string cannot fail.
 #[derive(Default)]
 struct Page(String);
 

@@ -59,7 +59,7 @@ pub(super) struct AtOnce;
 #[cfg(feature = "compression")]
 const LEAST_COMPRESSED: u16 = 512;
 
-/// Compresses the answers of these routes for clients that ask for it, if the program was built with that.
+/// Compresses the answers of these routes for clients that accept this, if the program was built with the feature.
 pub(super) fn compressed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     #[cfg(feature = "compression")]
     let routes = {
