@@ -255,7 +255,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
         let stock = inventory.stock(&ITEM).await.unwrap();
         assert_eq!((stock.stock, stock.held, after), (7, 1, before), "{score}");
     }
-    // if the stored end never comes, a question about the order ends its hold
+    // if the end in the set never comes, the next call about the order ends its hold
     start_with_everything(&starter, &mut raw).await;
     let record: String = raw.run_with("HGET orders", "a\theld").await;
     let mut fields: Vec<&str> = record.split('\t').collect();
