@@ -181,8 +181,7 @@ impl Case {
         Self { instances: 4, peers: Peers::All, stock: STOCK / 4, ..self }
     }
 
-    /// The case with units that never come back, and more units than can be sold: a writer without some safeguards has no
-    /// holds.
+    /// The case with units that never come back, and more units than can be sold: a writer without some safeguards has no holds.
     pub(super) fn without_holds(self) -> Self {
         Self { stock: ENDLESS_STOCK, conduct: &[], ..self }
     }

@@ -109,12 +109,12 @@ faults! {
 }
 
 impl Fault {
-    /// Whether it happens to the store, or on the way to it.
+    /// Whether the fault happens to the store, or on the way to the store.
     pub fn is_of_store(self) -> bool {
         (Self::StoreRequestLost..=Self::ScriptsFlushed).contains(&self)
     }
 
-    /// What happens to the lock service, and to processes.
+    /// The faults of the lock service and of processes that strike by themselves, not a request.
     pub const OF_LOCK_AND_PROCESSES: &[Self] = &[
         Self::LockSilent,
         Self::LockCutOff,
@@ -129,7 +129,7 @@ impl Fault {
         Self::Stopped,
     ];
 
-    /// What happens to the store.
+    /// The faults of the store that strike by themselves, not a request.
     pub const OF_STORE: &[Self] = &[
         Self::StoreSilent,
         Self::StoreCutOff,
@@ -142,14 +142,14 @@ impl Fault {
     ];
 }
 
-/// How long something lasts.
+/// How long a fault lasts.
 #[derive(Clone, Copy)]
 pub struct Times {
     /// Less than a TTL.
     pub brief: Duration,
     /// More than a TTL.
     pub long: Duration,
-    /// One of both.
+    /// One of the two.
     pub either: Duration,
 }
 
@@ -161,10 +161,10 @@ impl Times {
     }
 }
 
-/// The faults that a run has.
+/// The faults of a run.
 pub struct Faults {
     state: Mutex<State>,
-    /// Those that a run may have: the seed chose them, and nobody took them away.
+    /// The faults that may strike: the seed chose them, and nobody excluded them.
     allowed: BTreeSet<Fault>,
 }
 
@@ -173,16 +173,16 @@ struct State {
     /// In how many of a thousand places a fault strikes.
     rate: u64,
     is_over: bool,
-    /// Until when what went wrong may delay everybody, or this process.
+    /// Until when earlier faults may delay this process; `None` is every process.
     delays: BTreeMap<Option<String>, Instant>,
     /// Until when nothing can be decided, though everybody is answered.
     refuses_until: Instant,
 }
 
 impl Faults {
-    /// The faults that a seed chooses, or those of a story; without some of them.
+    /// The faults that the seed chooses, or those of the story, without some of them.
     pub fn new(mut chance: Chance, of_story: Option<&[Fault]>, without: &BTreeSet<Fault>) -> Self {
-        // now and then nothing goes wrong, or everything
+        // some seeds choose no fault here, and some choose all
         let share = *chance.pick(&[0, 0, 200, 300, 300, 500, 500, 1000]);
         let chosen = Fault::ALL.iter().copied().filter(|_| chance.per_mille(share));
         let mut chosen: BTreeSet<_> = chosen.collect();
@@ -208,7 +208,8 @@ impl Faults {
         !locked(&self.state).is_over && self.allowed.contains(&fault)
     }
 
-    /// Whether this fault strikes here. As much chance is drawn where it may not strike.
+    /// Whether this fault strikes here. The draw happens also if the fault may not strike, so that a run with fewer faults draws
+    /// the same numbers.
     pub fn strikes(&self, fault: Fault) -> bool {
         let mut state = locked(&self.state);
         let rate = state.rate;
@@ -221,27 +222,27 @@ impl Faults {
         strikes
     }
 
-    /// One of these, that may happen if there is one, in half of the cases.
+    /// Picks one of these faults. In half of the cases, it is one that may strike, if there is one.
     pub fn choose(&self, of: &[Fault], chance: &mut Chance) -> Fault {
         let allowed: Vec<_> = of.iter().copied().filter(|fault| self.may(*fault)).collect();
         let is_any = chance.one_in(2) || allowed.is_empty();
         *chance.pick(if is_any { of } else { &allowed })
     }
 
-    /// What happened may delay everybody, or this process, until then.
+    /// Notes that a fault may delay this process until then; `None` is every process.
     pub fn delays(&self, who: Option<&str>, until: Instant) {
         let mut state = locked(&self.state);
         let known = state.delays.entry(who.map(str::to_owned)).or_insert(until);
         *known = until.max(*known);
     }
 
-    /// Everybody is refused until then.
+    /// Notes that everybody may be refused until then.
     pub fn refuses(&self, until: Instant) {
         let mut state = locked(&self.state);
         state.refuses_until = until.max(state.refuses_until);
     }
 
-    /// Since when nothing delays this process; and since when nothing keeps it from a decision.
+    /// Since when nothing delays this process, and since when nothing keeps it from a decision.
     pub fn well_since(&self, who: &str, at_least: Instant) -> [Instant; 2] {
         let state = locked(&self.state);
         let of = |who: Option<String>| state.delays.get(&who).copied().unwrap_or(at_least);
@@ -254,7 +255,7 @@ impl Faults {
         draw(&mut locked(&self.state).chance)
     }
 
-    /// From now on nothing goes wrong any more.
+    /// From this moment no fault strikes.
     pub fn end(&self) {
         locked(&self.state).is_over = true;
     }
