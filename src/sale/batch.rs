@@ -82,7 +82,6 @@ pub(super) struct WaitingOrder {
     /// Closed when the buyer disconnected.
     pub(super) reply: oneshot::Sender<Answer>,
     pub(super) deadline: Instant,
-    /// The span of the request.
     pub(super) span: Span,
     pub(super) sent: Sent,
     /// For an order of a peer.
@@ -232,8 +231,8 @@ impl<'a> Batch<'a> {
         self.run_to_its_end().instrument(span)
     }
 
-    /// Sends the batch, and again if it got no answer. All attempts have the same token, and end when the lock is lost or, if
-    /// another instance waits, when the tenure must end: that instance may reach the store. A batch for the holder is sent once.
+    /// Sends the batch, and sends it again if it got no answer, with the same token. The attempts end when the lock is lost, or
+    /// when the tenure must end because another instance waits, which may reach the store. A batch for the holder is sent once.
     async fn run_to_its_end(mut self) -> Ran {
         let began_at = Instant::now();
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;
@@ -271,7 +270,7 @@ impl<'a> Batch<'a> {
         }
         let left = answered.iter().flatten().filter_map(Outcome::left).min();
         if answered.iter().flatten().any(Outcome::is_closed) {
-            // a crowd gets this answer by reads
+            // the next orders read the stock, and get this answer from the read
             stock_reads.forget(self.item());
         } else if let Some(left) = left {
             stock_reads.note(self.item(), i64::try_from(left).unwrap_or(i64::MAX));
@@ -385,9 +384,9 @@ mod tests {
         InventoryError::StaleToken { token, fence: token }
     }
 
-    /// Goal: an order that is sent under several tokens keeps the first and the last one whose attempt got no answer.
-    /// Only an attempt without an answer may still arrive, and only until a larger token was used. One that too few
-    /// replicas have has arrived.
+    /// Goal: an order that is sent under several tokens keeps the first and the last token of its attempts without an answer.
+    /// Only such an attempt may still arrive, and only until a larger token was used. An attempt that too few replicas confirmed
+    /// has arrived.
     #[tokio::test(start_paused = true)]
     async fn what_attempts_may_have_done() {
         let runs: [(&[Fails], _, _); 4] = [

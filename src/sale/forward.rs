@@ -1,8 +1,8 @@
 //! Orders that this instance sends to the holder of the lock, if that is a peer, and orders that it gets as the holder.
 //!
-//! An instance with peers has a standby claim while it has orders: the claim carries its address, and asks for no turn.
-//! Meanwhile it sends batches to the holder. It asks for a turn if that is impossible: the holder has no address, is
-//! out of reach, or gave no answer.
+//! An instance with peers has a standby claim while it has orders. The claim carries the instance's address, and asks for no
+//! turn. Meanwhile the instance sends batches to the holder. It asks for a turn if that is impossible: the holder has no address,
+//! is out of reach, or gave no answer.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Forwarding {
         pending::<()>().await;
     }
 
-    /// Since when orders wait for a turn, or for a holder that takes them; the current time if none do.
+    /// Since when orders wait for a turn, or for a holder that takes them; the current time if none waits.
     pub(super) fn waits_since(&self) -> Instant {
         self.state.lock().stuck_since.unwrap_or_else(Instant::now)
     }
@@ -262,7 +262,7 @@ impl Remote {
             }
             Err(SendError::NotDone(reason)) => {
                 tracing::debug!(?reason, "the holder did not carry out a batch");
-                // the clock that came with the answer makes the next batch early enough
+                // this answer has brought the holder's clock, so that the next batch is not too late
                 rests = reason != NotDone::TooLate;
                 none()
             }
@@ -488,7 +488,7 @@ mod tests {
             sleep(Duration::from_secs(1)).await;
             let mut answered = lock.push(order()).expect("room").await;
             if matches!(answered, Ok(Err(SaleError::Stopping))) {
-                // the order came to the queue that ended
+                // the queue that got the order has ended
                 answered = lock.push(order()).expect("room").await;
             }
             assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{case}: {answered:?}");
@@ -617,8 +617,8 @@ mod tests {
         assert_eq!(asked, [false, false, false, true]);
     }
 
-    /// Goal: orders wait for a while for a holder that takes them. If a holder is of an instance that took none in its
-    /// last tenure either, this instance asks for a turn at once.
+    /// Goal: orders wait for a while for a holder that takes them. If the holder's instance took none in its last tenure either,
+    /// this instance asks for a turn at once.
     #[tokio::test(start_paused = true)]
     async fn it_asks_at_once_behind_who_takes_turns() {
         let sees = Sees::new();

@@ -76,8 +76,9 @@ impl EtcdLock {
         Self { context: Arc::clone(context), sessions, queues, troubles }
     }
 
-    /// Puts the order into the queue of its item. Creates the queue, and the task that serves it, if there is none.
-    /// This locks the map: only a queue that is in the map gets orders, and its task removes it before it ends.
+    /// Puts the order into the queue of its item. Creates the queue, and the task that serves it, if there is none. The mutex of
+    /// the map is locked meanwhile: only a queue in the map gets orders, and the task of a queue removes it from the map before
+    /// it ends.
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(&order.item) {

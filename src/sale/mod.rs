@@ -210,8 +210,9 @@ impl Sale {
         self.guard.queue(item).await
     }
 
-    /// The same without a request. `None` if the instance does not watch the queue yet, or the lock service does not
-    /// answer. This call has the instance watch the queue of a known item for a while.
+    /// The claims on the lock of `item`, as this instance watches them, without a request. `None` if the instance does not watch
+    /// the queue yet, or the lock service does not answer. This call has the instance watch the queue of a known item for a
+    /// while.
     pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
         let is_known = self.context.reads.is_known(item);
         let watched = is_known.then(|| self.queue_snapshot(item)).flatten()?;
@@ -338,7 +339,7 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
                 // a random part, since the first instance that does this leaves nothing to the others
                 next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * u32::from(random) / 1024;
                 let mut with_holds = context.inventory.items_with_holds();
-                // if more items than this are out of reach, the others still get their turn
+                // if the locks of more than `MAX_ENDING` items are out of reach, the other items still get their turn
                 let first = usize::from(random) % with_holds.len().max(1);
                 with_holds.rotate_left(first);
                 for item in with_holds {
@@ -361,7 +362,7 @@ async fn end_holds_of(item: &Item, inventory: &Inventory, guard: &dyn SaleGuard)
         if !found.is_ok_and(|found| found.available.is_due) {
             return;
         }
-        // every other batch fails in the same way, and logs it
+        // another batch would fail in the same way; the batch logs its error
         if guard.reduce(Order::expiring(item.clone())).await.is_err() {
             return;
         }

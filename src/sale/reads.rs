@@ -29,7 +29,6 @@ const MAX_ABSENT: usize = 4096;
 const MAX_LOOKUPS: usize = 64;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// See the module.
 pub(super) struct Reads {
     inventory: Inventory,
     pages: Pace,

@@ -17,9 +17,9 @@ use crate::inventory::{Accepted, Available, Inventory, InventoryError, Item, Loo
 pub(super) struct StockReads {
     /// By the key of an order: the units that are available, and the order, if it was accepted.
     orders: Arc<SharedReads<String, (Available, Option<Accepted>)>>,
-    /// The units left of each item at the latest read or batch, unless an item had none. A hint: it decides whether an
-    /// order reads the stock first, never the answer. It ends with the queue of the item: without the lock service,
-    /// only a read can say that an item is sold out.
+    /// The units left of each item at the latest read or batch, if any were left. This is a hint: it decides whether an order
+    /// reads the stock first, and never decides an answer. It is forgotten when the queue of the item ends: without the lock
+    /// service, only a read can say that an item is sold out.
     left: Mutex<HashMap<Item, i64>>,
 }
 
