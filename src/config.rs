@@ -113,8 +113,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
     pub header_timeout: Duration,
 
-    /// Most orders of one client, such as 20/s or 100/m: of a user if a header names it, else of an address [default: no
-    /// limit]
+    /// Most orders of one client, such as 20/s or 100/m: of a user if a header names it, else of an address [default: no limit]
     #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
     pub rate_limit: Option<Rate>,
 

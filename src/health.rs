@@ -20,8 +20,7 @@ pub struct HealthOptions {
     #[arg(env = "FLASH_SALE_HEALTH_URL", default_value = "http://127.0.0.1:8080/readyz")]
     pub url: Uri,
 
-    // Longer than a busy instance needs, shorter than the usual five seconds of a container engine, which gives
-    // no reason.
+    // Longer than a busy instance needs, shorter than the usual five seconds of a container engine, which gives no reason.
     /// Time limit of the check
     #[arg(long, env = "FLASH_SALE_HEALTH_TIMEOUT", value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,

@@ -200,7 +200,6 @@ fn seconds(text: &str) -> Result<u64, &'static str> {
     time.map(|time| time.as_secs()).ok_or("whole seconds from 1s to 24h are allowed, such as 10m")
 }
 
-/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Outcome {

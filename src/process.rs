@@ -28,7 +28,6 @@ pub(crate) fn random_id() -> Uuid {
     Uuid::new_v4()
 }
 
-/// A random number from 0 to 255.
 pub(crate) fn random_byte() -> u8 {
     let [random, ..] = random_id().into_bytes();
     random

@@ -28,7 +28,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The state that the connection, the socket and the requests of one client share.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// Whether the instance stops.
     stopping: watch::Receiver<bool>,
     /// Whether a whole request was received and has no answer yet.
     is_served: AtomicBool,

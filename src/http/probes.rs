@@ -73,7 +73,6 @@ impl Readiness {
     }
 }
 
-/// The version of the program.
 pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
     reply::json(&json!({
         "name": env!("CARGO_PKG_NAME"),

@@ -20,7 +20,6 @@ use crate::inventory::{InventoryError, Item};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
-/// The media type of every problem.
 pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
 /// One type of problem.

@@ -37,7 +37,6 @@ pub fn json_as(media_type: &'static str, status: StatusCode, body: &impl Seriali
     answer(media_type, status, body)
 }
 
-/// `body` as plain text.
 pub(super) fn text(status: StatusCode, body: String) -> Response {
     answer("text/plain; charset=utf-8", status, body.into_bytes())
 }

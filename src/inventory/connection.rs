@@ -113,7 +113,6 @@ struct Attempt {
     broken: CancellationToken,
 }
 
-/// A result that all callers share.
 pub(super) type SharedResult<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
 /// Begins `work` at this time, in a task of its own: the work goes on for other callers if the first one gives up.

@@ -25,7 +25,6 @@ use super::{InventoryError, InventoryOptions, RedisAccess, sentinel};
 use crate::process::{random_byte, spawn};
 use crate::safeguard::REDIRECTS;
 
-/// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16384;
 
 /// The pause between two questions.

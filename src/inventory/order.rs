@@ -210,7 +210,7 @@ pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It was accepted. Without a hold it is confirmed by that.
+    /// It was accepted. Without a hold, it is then confirmed.
     Reserved,
     /// Its hold was confirmed.
     Confirmed,
@@ -479,7 +479,7 @@ pub enum Outcome {
     /// It is confirmed or was accepted without a hold, so it cannot be cancelled. Or the sale takes no order back,
     /// since its stock was set by hand.
     Final,
-    /// It is held, so it cannot be returned, but cancelled.
+    /// It is held: it can be cancelled, but not returned.
     NotConfirmed,
     /// There is no such order to confirm, cancel or return.
     Unknown,
@@ -539,8 +539,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of `order` from the answer of the script, and the entry of the ledger that this acknowledges. An
-    /// entry with the number of this request was made for it.
+    /// The outcome of `order` from the answer of the script, and the entry of the ledger that this acknowledges. If the entry has
+    /// the number of this request, the request made it.
     pub(crate) fn parse(
         order: &Order,
         request: Option<u32>,

@@ -41,8 +41,8 @@ local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
 
--- Redis checks the permissions for KEYS before the script runs, but the permission for a command only when the command
--- runs. If that one is missing, only some of the writes are done.
+-- Without a permission for one of these commands, the script would stop after some of its writes: before a script runs, Redis
+-- checks only the permissions for KEYS.
 local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')

@@ -186,7 +186,6 @@ impl Replicas {
 pub(super) struct Done {
     pub(super) sale: String,
     pub(super) fence: Option<Token>,
-    /// Whether the sale has holds.
     pub(super) has_holds: bool,
     pub(super) values: Vec<Value>,
 }

@@ -14,7 +14,7 @@
 --         orders maps this key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
 --         and the changes. holds has the end of each open hold. buyers has the units of each user, and under "\theld",
 --         which is no user, the held units and the length of the ledger at which they were counted. sales describes each
---         replaced sale; for a deleted one it keeps id and times. The ledger and the orders of a replaced sale are in keys
+--         replaced sale; of a deleted sale it keeps the id and the times. The ledger and the orders of a replaced sale are in keys
 --         with "@<id>" behind the name.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if there was one. A sale is
 --         `found` when its stock was set by hand: the first batch names it. It never counts as later than another sale,

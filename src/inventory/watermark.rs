@@ -135,7 +135,6 @@ struct Entry {
 }
 
 impl Watermarks {
-    /// The watermark of `item`.
     pub(super) fn of(&self, item: &Item) -> Arc<Watermark> {
         self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }

@@ -168,7 +168,6 @@ pub(super) struct Ending {
     pub(super) pause: Duration,
 }
 
-/// A batch that was run.
 pub(super) struct Ran {
     pub(super) fates: Vec<(WaitingOrder, Fate)>,
     /// `None`: the tenure goes on.

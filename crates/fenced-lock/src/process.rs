@@ -96,7 +96,6 @@ mod simulated {
         work()
     }
 
-    /// A task of a process.
     pub(super) struct Task<F> {
         process: Arc<dyn Process>,
         number: u64,

@@ -176,7 +176,6 @@ impl<T: GrantToken> Waiters<T> {
         self.claims.lock().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.reporter.status())
     }
 
-    /// How many claims are known.
     pub(crate) fn count(&self) -> usize {
         self.claims.lock().len()
     }

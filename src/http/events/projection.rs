@@ -92,7 +92,6 @@ impl Projection {
         self.stock = Some(now);
     }
 
-    /// The whole state.
     pub(super) fn state(&self) -> Value {
         let (stock, guard) = (self.stock.as_ref(), self.sale.guard().status());
         let sold = stock.map_or(0, |stock| stock.lucky);

@@ -71,7 +71,6 @@ pub(crate) struct Made {
     pub(crate) token: Token,
 }
 
-/// One of this process's claims.
 #[derive(Debug)]
 struct OwnClaim {
     made: Option<Made>,
@@ -116,7 +115,6 @@ impl<M: About> WatchedQueue<M> {
         self.own.entry(key.into()).or_insert_with(unmade).reporter.ticket()
     }
 
-    /// Notes that the claim was made.
     pub(crate) fn made(&mut self, key: &[u8], made: Made) {
         if let Some(own) = self.own.get_mut(key) {
             own.made = Some(made);
@@ -152,7 +150,6 @@ impl<M: About> WatchedQueue<M> {
         self.remove(key);
     }
 
-    /// The keys of this process's claims.
     pub(crate) fn own_keys(&self) -> impl Iterator<Item = &Key> {
         self.own.keys()
     }
