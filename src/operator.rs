@@ -29,7 +29,7 @@ use crate::process::{random_id, spawn};
 use crate::sale::BoxError;
 use crate::secret::{Secret, SecretSource};
 
-/// The exit status of a call of which nobody knows whether it was done.
+/// The exit status of a call whose outcome is unknown.
 const UNKNOWN: u8 = 3;
 
 /// The pause before a call is sent again, unless the service names another one.

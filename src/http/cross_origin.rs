@@ -17,7 +17,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::problem::{Problem, ProblemType};
 use super::requests::{X_REQUEST_ID, refused_or};
 
-/// How long a browser may remember this: the longest time that Chromium allows.
+/// How long a browser may remember the answer about an origin: the longest time that Chromium allows.
 const MAX_AGE: Duration = Duration::from_hours(2);
 
 /// The path whose `GET` sells. A page orders by `POST`: a browser sends a `GET` without asking first, and may send it again.

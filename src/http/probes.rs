@@ -23,7 +23,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The shortest time between the starts of two checks.
 const READY_GAP: Duration = Duration::from_millis(250);
 
-/// Answers that the process lives. It checks nothing, since a restart would repair nothing else.
+/// Answers that the process lives. It checks nothing more, since a restart would repair nothing more.
 pub(super) async fn healthz() -> Response {
     reply::json(&json!({ "status": "ok" }))
 }

@@ -206,7 +206,7 @@ fn answer(
         request_head::check(&request)
     };
     let is_last = is_beyond || checked.is_err() || request_head::is_chunked(request.headers());
-    // not when the future is first polled: by then hyper has looked for the next request
+    // here, since hyper looks for the next request before it first polls the future
     request_head::detach_from_read_buffer(&mut request);
     if let Err(problem) = checked {
         request.extensions_mut().insert(problem);

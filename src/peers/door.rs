@@ -300,7 +300,7 @@ mod tests {
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(500)).await;
             tokio::time::resume();
-            // by this answer, everything due has been sent and read
+            // when this answer comes, everything that was due has been sent and read
             assert_eq!(post(&mut idle, Body::empty()).await, StatusCode::OK);
         }
         let slow = within("a body without an end is refused", slow).await.expect("it ends");
@@ -311,8 +311,8 @@ mod tests {
         assert!(within("it gives up", deaf).await.expect("no panic").is_err());
     }
 
-    /// Goal: any number of strangers leaves the door open for peers, and no stranger comes in. If batches stall, as many as there
-    /// are places are sent, and every further one waits unsent.
+    /// Goal: any number of strangers leaves the door open for peers, and no stranger comes in. If batches stall, only as many are
+    /// sent as there are places, and the others wait unsent.
     #[tokio::test]
     async fn who_comes_in() {
         let mut tasks = JoinSet::new();

@@ -116,7 +116,7 @@ fn is_one(quantity: &u32) -> bool {
 }
 
 impl Forwarded {
-    /// This order.
+    /// The order as a frame has it.
     pub fn new(order: &Order, request: u32, sent_under: Option<Token>) -> Self {
         let asks = match order.action {
             Action::Reserve => Asks::Reserve,
@@ -129,7 +129,7 @@ impl Forwarded {
         Self { id, quantity: order.quantity.get(), user, asks, request, sent_under }
     }
 
-    /// The order of `item` in this form.
+    /// The order, which is of `item`.
     ///
     /// # Errors
     /// The rule that the order breaks.
