@@ -211,7 +211,7 @@ enum Outcome {
     Unknown,
 }
 
-/// The reason for which a call is not known to be done.
+/// The reason for which a call was not done, or may not have been done.
 struct Failure {
     outcome: Outcome,
     text: String,
