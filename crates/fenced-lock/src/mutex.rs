@@ -62,7 +62,7 @@ pub(super) struct Standby {
 pub(super) type Told = (Standby, watch::Receiver<()>);
 
 impl Standby {
-    /// For a claim, and for later claims of the same call if that one is lost: none misses the signal.
+    /// The standby of a claim, and of later claims of the same call if that one is lost. No claim misses the signal.
     pub(super) fn told(&self) -> Told {
         (self.clone(), self.asks.subscribe())
     }

@@ -144,7 +144,7 @@ mod tests {
                 validity.lose(LostReason::Revoked);
             });
             begins.recv().expect("it sends first");
-            // far fewer turns of a busy machine than the log's second takes
+            // this gives up long before the log's second is over, also on a busy machine
             let is_known = (0..20).any(|_| {
                 thread::yield_now();
                 self.validity.lost.borrow().is_some() || other.is_finished()
