@@ -23,8 +23,9 @@
 //! - The waiting orders. An instance may run any batch at any time, which allows everything that a queue does. The model
 //!   therefore keeps nothing about a batch that is put back, and a loss and a crash leave the same state.
 //! - The way from an instance to a buyer. A buyer without an answer asks again, and in this model every buyer may.
-//! - Copies of a batch that would change nothing in Redis. Fence and ledger only grow and the stock only falls, so such copies
-//!   never will. With holds the stock rises, and only copies that are stale, or whose orders are decided, are left out.
+//! - Copies of a batch that would change nothing in Redis. Fence and ledger only grow and the stock only falls, so these copies
+//!   will never change anything. With holds the stock rises, and only copies that are stale, or whose orders are decided, are
+//!   left out.
 //! - Names. Orders have numbers in the order in which they are first asked for, and of two instances without a claim A is the one
 //!   that enqueues.
 //!

@@ -208,7 +208,7 @@ async fn an_accepted_roll_back_is_over() {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
     }
-    // by a position of before the loss, a reader would miss an order
+    // with a position from before the loss, a reader would miss an order
     let from = LedgerPosition { of: Some(before.name), ..LedgerPosition::from(2) };
     let error = operator.ledger(&ITEM, from, 9).await.unwrap_err();
     assert!(matches!(error, InventoryError::SaleRefused { .. }), "{error}");

@@ -82,7 +82,7 @@ async fn a_stock_set_by_hand_is_sold() {
     let before = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
     reduce(&inventory, Some(token(2)), &[order("a", 2)]).await.unwrap();
-    // also to an order that was sent before the first batch found the sale
+    // an order that was sent before the first batch found the sale is carried out, too
     let sent = order("b", 1);
     let sent = Attempt {
         order: &sent,
