@@ -77,7 +77,7 @@ struct World {
     began_at: Instant,
 }
 
-/// What the judge has seen.
+/// The grants and writes that the judge has seen, and the waits.
 #[derive(Default)]
 struct Judge {
     /// The largest token that the store of this name accepted.
@@ -275,7 +275,7 @@ impl Drop for Waits {
     }
 }
 
-/// A living actor, until this is dropped.
+/// Counts an actor as living, until this is dropped.
 struct Ends(Arc<World>);
 
 impl Drop for Ends {
@@ -453,7 +453,7 @@ impl Actor {
                 guard = next;
             }
             2 if world.shape.hold_for.is_some() => {
-                // the guard is forgotten until the longest hold is over
+                // the actor forgets the guard, until the longest hold is over
                 count("a guard was forgotten");
                 guard.lost().await;
                 return;

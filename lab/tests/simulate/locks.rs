@@ -320,7 +320,7 @@ impl LockService {
         let name = Arc::clone(name);
         self.network.spawn(async move {
             sleep(on_the_way).await;
-            // the client of a killed process is not kept
+            // this task does not keep the client of a killed process
             let ways = watcher.upgrade();
             let ways = ways.map(|it| (Arc::clone(&it.process), Arc::clone(&it.service)));
             let Some((process, service)) = ways else { return };
