@@ -1,7 +1,7 @@
 //! Orders from pages of other origins: `--allow-origin`.
 //!
-//! The headers of CORS tell the browser what such a page may send and read. Such calls have no credentials: the page of a shop
-//! names its buyer itself, and no gateway can know the buyer by a cookie.
+//! The headers of CORS tell the browser what such a page may send and read. Calls of such a page have no credentials: the page of
+//! a shop names its buyer itself, and no gateway can know the buyer by a cookie.
 
 use std::convert::Infallible;
 use std::sync::Arc;

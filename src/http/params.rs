@@ -81,8 +81,8 @@ pub(super) fn quantity(text: Option<&str>) -> Result<Quantity, Problem> {
 /// empty.
 ///
 /// # Errors
-/// `bad-user`; `user-required` if the header is missing; `bad-parameter` for a parameter beside the header, or for one that is
-/// not UTF-8.
+/// `bad-user`; `user-required` if the header is missing; `bad-parameter` if the parameter
+/// comes beside the header, or is not UTF-8.
 pub(super) fn user(
     header: Option<&HeaderName>,
     headers: &HeaderMap,
@@ -119,8 +119,8 @@ pub(super) fn user(
 
 /// The text of the header `Idempotency-Key`, if there is one.
 ///
-/// The IETF draft of the header requires a quoted string, `"8e03978e"`. Most clients send the bare text. Both name the same
-/// order.
+/// The IETF draft of the header requires a quoted string, `"8e03978e"`. Most clients send the bare text. The two forms name
+/// the same order.
 ///
 /// # Errors
 /// A problem of type `kind` if there are two keys or a quoted string is malformed.

@@ -153,7 +153,7 @@ impl Connection {
 
     /// Sends a command and, if there is one, the command `then` in the same round trip.
     ///
-    /// The outer error means that nothing was sent. The inner result is that of the commands.
+    /// The outer error means that nothing was sent. The inner result is the server's.
     pub(super) async fn send(
         &self,
         command: &Cmd,

@@ -84,7 +84,7 @@ impl User {
     }
 }
 
-/// What an order asks for.
+/// The action that an order asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// To take its units, for good or until the hold ends.
@@ -206,7 +206,7 @@ pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     }
 }
 
-/// What happened to an order.
+/// An event of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {

@@ -6,7 +6,7 @@
 -- ARGV  5 operation:
 --       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale of the ledger (empty: the running one), 9 the
 --         name of the ledger to which the first index belongs, if it is known
---       lookup: the units left and those that are held, and some orders with their changes. From 6 on the orders' keys
+--       lookup: the units left, the held units, and some orders with their changes. From 6 on the orders' keys
 --       sales: the running sale and the sales that were replaced
 --       stock: the state
 --       inspect: the state, the latest entry of the ledger and the data that an instance missed, also without stock and

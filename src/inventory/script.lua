@@ -2,7 +2,8 @@
 -- checked here still holds at the writes.
 --
 -- The shebang (Redis 7 and later) makes Redis refuse the whole script when memory is full, the disk fails or the server
--- is a replica, so that it cannot stop after some of its writes. For the same reason everything is validated before the first write.
+-- is a replica, so that it cannot stop after some of its writes. For the same reason everything is validated before the
+-- first write.
 --
 -- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), change, start, forget, recover-cluster,
 --         recover-store
@@ -36,7 +37,7 @@ local MOST_UNITS = 1000000000000
 -- The start that the terms of a paused sale have, for the last version.
 local PAUSED, PAUSED_TEXT = 7258032000000000, '2199-12-31T00:00:00Z'
 
--- The most replaced sales that are kept. The most deleted sales that are remembered, so that none of them starts again.
+-- The most replaced sales that are kept, and the most deleted sales that are remembered: a remembered sale does not start again.
 local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
@@ -77,7 +78,7 @@ local function done(values)
   return {sale, token ~= '' and token or fence, terms and terms.hold_seconds and 1 or 0, values}
 end
 
--- The name of a sale that begins now. Its time is later than that of the previous sale, even if the clock was set back.
+-- The name of a sale that begins now. Its time is later than the previous sale's, even if the clock was set back.
 local function begins(how)
   local at = now()
   local _, before = beginning(sale or '')

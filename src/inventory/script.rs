@@ -154,8 +154,8 @@ impl<'a> Call<'a> {
 
 /// How many replicas must have a write before it is acknowledged: Redis' `WAIT`, once for a batch and in the same round trip.
 ///
-/// This makes a loss by a failover unlikely, not impossible: the promoted replica may be one that has not confirmed the
-/// write, unless all must confirm it.
+/// This makes a loss by a failover unlikely, not impossible: unless all replicas must
+/// confirm a write, the promoted one may lack it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
     /// The number of replicas. 0: a write waits for none.

@@ -14,8 +14,8 @@
 --         orders maps this key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
 --         and the changes. holds has the end of each open hold. buyers has the units of each user, and under "\theld",
 --         which is no user, the held units and the length of the ledger at which they were counted. sales describes each
---         replaced sale; of a deleted sale it keeps the id and the times. The ledger and the orders of a replaced sale are in keys
---         with "@<id>" behind the name.
+--         replaced sale; of a deleted sale it keeps the id and the times. The ledger and the orders of a replaced sale are
+--         in keys with "@<id>" behind the name.
 -- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if there was one. A sale is
 --         `found` when its stock was set by hand: the first batch names it. It never counts as later than another sale,
 --         since an older copy of a stock set by hand looks just the same.
@@ -278,7 +278,7 @@ end
 local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'
 
--- The time in microseconds until a hold ends: the first of those that end at `from` or later; nil if there is none. At most the
+-- The time in microseconds until a hold ends: the first end at `from` or later; nil if there is none. At most the
 -- time of the longest possible hold, since a clock may have been set back. The hold of a damaged order never ends.
 local function first_end(from)
   local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]

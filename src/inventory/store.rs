@@ -289,7 +289,7 @@ impl Inventory {
         Ok(Started { stock, is_repeated: !values.is_empty() })
     }
 
-    /// Changes the running sale, if it is one of those that the call names. A key that is known in this sale gets its
+    /// Changes the running sale, if the call names it. A key that is known in this sale gets its
     /// first entry again, so it is safe to repeat the call. The entry of the ledger has `instance` and the note.
     ///
     /// # Errors
@@ -397,8 +397,8 @@ impl Inventory {
         self.watermarks.of(item).arguments().clone()
     }
 
-    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale. With `compares`, the
-    /// store must also have their entry if it is lower: the store may have lost it before it acknowledged anything here.
+    /// Raises the watermark of `item` to another instance's, if that is higher or of a later sale. With `compares`, the
+    /// store must also have the other entry if it is lower: the store may have lost it before it acknowledged anything here.
     pub(crate) fn learn(&self, item: &Item, watermark: [String; 4], compares: bool) {
         self.watermarks.learn(item, watermark, compares);
     }

@@ -157,7 +157,7 @@ impl Watermarks {
                 // two answers name two sales: the next answer shows which sale is later
                 return;
             }
-            // the store checked that this sale is later than that of `sent`
+            // the store checked that this sale is later than the sale of `sent`
             let arguments = [String::new(), sale.to_owned(), String::new(), String::new()];
             *known = Watermark { arguments, ..Watermark::default() };
         }
@@ -165,8 +165,8 @@ impl Watermarks {
         known.raise(fence, latest);
     }
 
-    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale. With
-    /// `compares`, the next calls compare their entry, too, unless it is covered.
+    /// Raises the watermark of `item` to another instance's, if that is higher or of a later sale. With
+    /// `compares`, the next calls compare the other entry, too, unless it is covered.
     pub(super) fn learn(&self, item: &Item, arguments: [String; 4], compares: bool) {
         let [fence, sale, key, entry] = &arguments;
         let fence = parse_token(fence);

@@ -202,7 +202,7 @@ mod tests {
     use crate::sale::BoxError;
     use crate::secret::{Secret, SecretSource};
 
-    /// A holder that keeps each batch. It counts the batches that arrive, and those that are dropped.
+    /// A holder that keeps each batch. It counts the batches that arrive and the batches that are dropped.
     struct Stalled(watch::Sender<(usize, usize)>);
 
     struct Batch(watch::Sender<(usize, usize)>);

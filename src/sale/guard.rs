@@ -77,7 +77,7 @@ pub struct GuardStatus {
     pub description: &'static str,
     /// The names of the safeguards that are off, such as `fence`.
     pub without: Vec<String>,
-    /// What can go wrong under this guard: a kind and a message each.
+    /// The dangers under this guard: a kind and a message each.
     pub warnings: Vec<(&'static str, &'static str)>,
 }
 

@@ -60,7 +60,7 @@ pub struct EtcdLock {
     troubles: Arc<parking_lot::Mutex<HashMap<Item, Trouble>>>,
 }
 
-/// What an instance knows about a store that failed and may answer other instances.
+/// The trouble of an instance with a store that failed, and that may answer other instances.
 #[derive(Clone)]
 struct Trouble {
     /// The reason for which orders wait. `None` once the store may answer again: then the orders wait for the lock.
@@ -173,7 +173,7 @@ impl EtcdLock {
 
     /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The tokens of
     /// these claims are larger than those of earlier batches, so the store refuses such batches from then on. Returns the answer
-    /// and the tokens of the claims: nobody else has them, so a record under one of them is of this call.
+    /// and the tokens of the claims: no other call has these tokens, so this call made a record under one of them.
     async fn under_own_claims<T, F>(
         &self,
         item: &Item,

@@ -27,7 +27,7 @@ impl Counter {
     }
 }
 
-/// How many orders became final, not done and unknown: orders sent to another instance, or those that others sent here.
+/// How many orders that were sent to another instance, or that others sent here, became final, not done and unknown.
 #[derive(Debug, Default)]
 pub struct Fates([Counter; 3]);
 

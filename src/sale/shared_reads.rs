@@ -1,7 +1,7 @@
 //! Reads of an item that callers share.
 //!
 //! Calls share the next read of their item if they come while one is under way, or within a millisecond of its start.
-//! The read that answers a call begins after the call, so the answer is as true as that of a read of its own: a client
+//! The read that answers a call begins after the call, so the answer is as true as a separate read's: a client
 //! reads what it wrote. If a read fails because the store is away, all waiting calls fail.
 
 use std::collections::HashMap;

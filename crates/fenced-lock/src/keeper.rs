@@ -286,7 +286,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
-    /// How many sessions were lost so far, without those that were closed.
+    /// How many sessions were lost so far. Closed sessions do not count.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }

@@ -70,7 +70,7 @@ pub(crate) async fn until_stopped(child: &Child) {
 /// The distance of the second instance's port from the first one's.
 pub(crate) const SECOND: u16 = 10;
 
-/// The distances of all ports from that of the first instance: the two instances and the page.
+/// The distances of all ports from the first instance's port: the two instances and the page.
 pub(crate) const ALL: [u16; 3] = [0, SECOND, 20];
 
 /// A demo of two instances, whose temporary files are all in one directory. It ends with this value.

@@ -64,7 +64,7 @@ struct Options {
     twice: u64,
 }
 
-/// One run: its seed, and what is taken out.
+/// The seed of a run, and the parts that are taken out.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     pub seed: u64,

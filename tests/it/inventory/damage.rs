@@ -267,7 +267,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
     assert_eq!(outcomes.unwrap(), [Outcome::Over { event: Event::Expired, time }]);
 }
 
-/// Goal: a new sale repairs any damage except that of the fence.
+/// Goal: a new sale repairs any damage except a damaged fence.
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let (inventory, mut raw) = fresh().await;

@@ -372,7 +372,7 @@ async fn a_sale_that_ended_answers_for_its_orders() {
     assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
 }
 
-/// Goal: the loss of a confirmation is noticed in the same way as that of an order. If the latest order is confirmed or ends,
+/// Goal: the loss of a confirmation is noticed as the loss of an order is. If the latest order is confirmed or ends,
 /// this does not look like a loss.
 #[tokio::test]
 async fn a_lost_confirmation_is_a_roll_back() {

@@ -100,8 +100,8 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     }
 }
 
-/// Goal: an empty Redis at the same address is a roll-back, not an unknown item. So is one with a stock set by hand, which may be
-/// an older copy.
+/// Goal: an empty Redis at the same address is a roll-back, not an unknown item. A Redis with a stock set
+/// by hand is one, too, since it may be an older copy.
 #[tokio::test]
 async fn an_empty_store_is_noticed() {
     let (mut redis, inventory) = selling().await;

@@ -128,7 +128,7 @@ async fn a_replaced_sale_is_kept() {
 }
 
 /// Goal: the number of kept sales is limited: beyond the limit, the next start is refused, and loses nothing. Deleted sales do
-/// not count, and the earliest of these is forgotten.
+/// not count, and the earliest deleted sale is forgotten.
 #[tokio::test]
 async fn only_so_many_sales_are_kept() {
     let (inventory, mut raw) = fresh().await;

@@ -65,8 +65,8 @@ impl Store {
         }
     }
 
-    /// Starts again with this data: that of the disk at the last stop, or that of a replica that takes over. The store forgets
-    /// its scripts. The caller cuts the connections.
+    /// Starts again with this data, which the disk had at the last stop, or which a replica has that takes over. The store
+    /// forgets its scripts. The caller cuts the connections.
     pub(crate) fn restart(&mut self, data: Data) {
         self.data = data;
         self.refusal = None;
