@@ -380,7 +380,6 @@ impl OperatorOptions {
         }
     }
 
-    /// The header with the token, if there is one.
     fn token(&self) -> Result<Option<HeaderValue>, BoxError> {
         let tokens = if let Some(path) = &self.token_file {
             let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };

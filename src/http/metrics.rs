@@ -15,7 +15,6 @@ use super::state::AppState;
 use crate::logging::dropped_lines;
 use crate::sale::metrics::Histogram;
 
-/// The version of the text format.
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
 /// All metrics of this instance. Asks neither the store nor the lock service, so it answers even if they do not.

@@ -55,7 +55,6 @@ pub(super) struct Target {
 /// The kind of these servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetKind {
-    /// One server.
     Server,
     /// Sentinels, which know the primary of this name. User, password and database are those of the primary.
     Sentinels(String),

@@ -26,7 +26,6 @@ use crate::process::spawn;
 use crate::sale::BoxError;
 use crate::throttle::Throttle;
 
-/// The path to which batches are sent.
 pub(super) const PATH: &str = "/v1/batches";
 
 /// How long it may take to connect, and to get a place among the batches that are on their way.

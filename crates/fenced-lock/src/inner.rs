@@ -44,7 +44,6 @@ pub(super) struct SessionInner<T: GrantToken> {
     /// For each name with claims under way, how many more may be under way.
     room: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     label: Arc<str>,
-    /// The number of the next claim.
     next_claim: AtomicU64,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,

@@ -28,7 +28,6 @@ pub(crate) struct OwnThread {
 }
 
 impl OwnThread {
-    /// Starts a thread of this name.
     pub(crate) fn start(name: &str) -> Result<Self, BackendError> {
         let (running, ended) = oneshot::channel::<()>();
         if !Safeguard::OwnThread.is_on() {

@@ -114,7 +114,6 @@ impl<T: GrantToken> Waiters<T> {
             .collect()
     }
 
-    /// Forgets a lease and the claims on it.
     pub(crate) fn forget(&self, lease: i64) {
         self.leases().remove(&lease);
         self.end(lease);

@@ -54,7 +54,6 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The path at which a run's victim reports that it has reached its fault.
 pub(crate) const HIT: &str = "/hit";
 
-/// The most notes that are kept.
 const MOST_NOTES: usize = 20;
 
 /// The flags of `control`.

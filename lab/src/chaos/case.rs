@@ -17,7 +17,6 @@ use testkit::cluster::Proxied;
 /// The TTL of the lock in all cases: the shortest that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// [`TTL`] as a flag.
 pub(super) const TTL_FLAG: &str = "2s";
 
 /// Which instances send their orders to the one that holds the lock.

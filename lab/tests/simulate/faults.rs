@@ -26,9 +26,7 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A request to the lock service does not arrive.
     LockRequestLost = "lock request lost",
-    /// The answer of the lock service does not arrive.
     LockAnswerLost = "lock answer lost",
     /// A request to the lock service arrives long after its caller has given up.
     LockRequestLate = "lock request late",
@@ -38,15 +36,11 @@ faults! {
     LockSilent = "lock service silent",
     /// One process does not reach the lock service for a while.
     LockCutOff = "cut off from the lock service",
-    /// The lock service has no room for a request.
     LockNoRoom = "lock service without room",
     /// The lock service refuses a process the requests for a name for a while.
     LockRefuses = "name refused",
-    /// A message of the lock service is lost.
     MessageLost = "message lost",
-    /// A message of the lock service comes twice.
     MessageTwice = "message twice",
-    /// A message of the lock service comes late.
     MessageLate = "message late",
     /// The lock service ends a lease that is in use.
     LeaseEnded = "lease ended",
@@ -56,7 +50,6 @@ faults! {
     ClaimDeleted = "claim deleted",
     /// Another program queues for the lock.
     OtherProgram = "another program's claim",
-    /// A write to the store arrives late.
     WriteLate = "write late",
     /// A script's request to the store does not arrive.
     StoreRequestLost = "store request lost",
@@ -64,7 +57,6 @@ faults! {
     StoreAnswerLost = "store answer lost",
     /// A script's request arrives long after its caller has given up.
     StoreRequestLate = "store request late",
-    /// The store is slow.
     StoreSlow = "store slow",
     /// Nobody listens at the store.
     StoreRefusesConnection = "store refuses a connection",
@@ -74,7 +66,6 @@ faults! {
     StoreSilent = "store silent",
     /// One process does not reach the store for a while.
     StoreCutOff = "cut off from the store",
-    /// All connections to the store break.
     StoreCut = "store connections cut",
     /// The replica does not confirm what is written.
     ReplicaBehind = "replica behind",
@@ -82,9 +73,7 @@ faults! {
     StoreFailedOver = "store failed over",
     /// The store is started again with all its data.
     StoreRestarted = "store restarted",
-    /// The store refuses to write for a while.
     StoreFull = "store refuses to write",
-    /// The store forgets its scripts.
     ScriptsFlushed = "scripts flushed",
     /// An instance cannot connect to another one.
     LinkRefused = "link refused",
@@ -100,7 +89,6 @@ faults! {
     FatesLost = "fates lost",
     /// A process is paused for less than a TTL.
     PausedBriefly = "paused briefly",
-    /// A process is paused for longer than a TTL.
     Paused = "paused for longer than a TTL",
     /// A process is killed, and started again some time later.
     Killed = "killed",

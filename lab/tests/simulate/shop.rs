@@ -48,7 +48,6 @@ struct Server {
     without: Option<String>,
     /// The data before each of the latest writes that added entries.
     before: VecDeque<Data>,
-    /// Until when it refuses to write.
     refuses_until: Instant,
     /// The data of the replica, and until when it confirms no write.
     replica: Data,
@@ -127,7 +126,6 @@ impl Server {
         }
     }
 
-    /// Counts rare events.
     fn count_events(&mut self, request: &[Text], reply: &Reply, is_late: bool) {
         let code = if let Reply::Error(text) = reply { &text[..] } else { b"" };
         if code.starts_with(b"ROLLEDBACK") {

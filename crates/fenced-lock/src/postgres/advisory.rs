@@ -149,7 +149,6 @@ pub struct Advisory {
     requests: Link,
     /// The connection of each session, with its TTL.
     sessions: Mutex<HashMap<i64, (Arc<Connection>, Duration)>>,
-    /// The connection of each claim.
     connections: Mutex<HashMap<Claim, Arc<Connection>>>,
     /// For tasks that outlive a request.
     this: Weak<Self>,

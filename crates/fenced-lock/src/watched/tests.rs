@@ -31,7 +31,6 @@ const fn made(change: i64) -> Made {
     Made { place: change, change, token: Token::new(ClusterId(1), change) }
 }
 
-/// The status of the granted claim in most tests.
 const GRANTED: ClaimStatus = ClaimStatus::Granted(made(7).token);
 
 /// A queue with a foreign holder at 5 and an own claim at 7, known as of 7.

@@ -76,7 +76,6 @@ impl Shop {
         self.instance = Some(launch::start("serve", self.port, &flags).await);
     }
 
-    /// Sends the instance a signal.
     pub(super) fn signal_instance(&self, signal: Signal) {
         launch::signal(self.instance.as_ref().expect("it runs"), signal);
     }

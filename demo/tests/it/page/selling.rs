@@ -9,7 +9,6 @@ use super::browser::Tab;
 use crate::launch::Demo;
 
 impl Tab {
-    /// Chooses a guard and a fault, and runs the sale.
     pub(super) async fn run_sale(&self, guard: &str, fault: &str) {
         self.until_shown("#run[aria-disabled=false]").await;
         let choose = format!(

@@ -103,7 +103,6 @@ impl Drop for ClientEnd {
     }
 }
 
-/// The end of the store.
 pub(crate) struct StoreEnd {
     wire: Arc<Mutex<Wire>>,
     /// The beginning of the next request.
