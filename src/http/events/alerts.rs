@@ -48,7 +48,7 @@ pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) ->
 pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     match health? {
         LockHealth::Answers => None,
-        // the service went away first, so this is why the session ended
+        // not if the lock service was away before: then the session ended because of that, and the alert stays
         LockHealth::NoSession if before.is_none_or(|before| before.kind == LOCK_LOST) => {
             Some(alert(
                 LOCK_LOST,
