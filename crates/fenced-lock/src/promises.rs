@@ -13,8 +13,8 @@ impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfenced;
 
-/// The promises of a [`Backend`](super::Backend). The contract suite shows that the backend keeps each promise, and that each
-/// property that it has is promised.
+/// The promises of a [`Backend`](super::Backend). The contract suite shows that the backend keeps each promise, and that it
+/// promises as much as it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {
