@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::process::random_byte;
 
-/// The bounds of a pause.
 pub(crate) const FIRST: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 
@@ -15,7 +14,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether there was one pause at most.
+    /// Whether at most one pause was taken.
     pub(crate) fn is_first(&self) -> bool {
         self.attempts <= 1
     }

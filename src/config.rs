@@ -1,4 +1,4 @@
-//! The flags of `serve` and their environment variables. [`Servers`] has those that other commands share.
+//! The flags of `serve` and their environment variables. [`Servers`] has the flags that other commands share.
 //!
 //! The variable of `--lock-ttl` is `FLASH_SALE_LOCK_TTL`. A flag overrides its variable.
 
@@ -113,8 +113,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration("10ms", "1h"))]
     pub header_timeout: Duration,
 
-    /// Most orders of one client, such as 20/s or 100/m: of a user if a header names it, else of an address [default: no
-    /// limit]
+    /// Most orders of one client, such as 20/s or 100/m: of a user if a header names it, else of an address [default: no limit]
     #[arg(long, env = "FLASH_SALE_RATE_LIMIT", value_name = "N/s", value_parser = rate)]
     pub rate_limit: Option<Rate>,
 
@@ -173,7 +172,8 @@ impl Config {
     /// Reads the files with tokens for the first time, and checks that the other files can be read.
     ///
     /// # Errors
-    /// [`FileError`] names the flag and the file. Two tokens are equal: whoever has one would have the rights of the other.
+    /// [`FileError`] names the flag and the file. Also if two tokens are equal: a client with one would have the rights of the
+    /// other.
     pub fn read_files(&mut self) -> Result<(), BoxError> {
         self.servers.check_files()?;
         let mut tokens = Vec::new();
@@ -189,7 +189,7 @@ impl Config {
                     source,
                 })?;
                 tokens.extend(read.into_iter().map(|token| (flag, token)));
-                // a pipe can be read once only
+                // a pipe can be read only once
                 let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
                 if let Some(text) = text {
                     *text = (!is_file).then_some(all);
@@ -209,7 +209,7 @@ impl Config {
         Ok(())
     }
 
-    /// What peers show each other; a file is read at each use.
+    /// The credentials that peers show each other. A file is read at each use.
     pub fn peer_credentials(&self) -> Credentials {
         let pair = self.peer_tls_cert.clone().zip(self.peer_tls_key.clone());
         let tls = pair.zip(self.peer_ca.clone());
@@ -229,7 +229,7 @@ impl Config {
         source(self.admin_token.as_ref(), self.admin_token_file.as_ref())
     }
 
-    /// The proxies that say for whom they send a request.
+    /// The proxies that pass on the addresses of clients.
     pub fn proxies(&self) -> Proxies {
         Proxies { trusted: self.trusted_proxy.clone(), header: Some(self.proxy_header.clone()) }
     }
@@ -276,7 +276,7 @@ fn source(text: Option<&Secret>, file: Option<&PathBuf>) -> Option<SecretSource>
     text.or_else(|| file.cloned().map(SecretSource::File))
 }
 
-/// The text of a file with tokens, and these, which are valid.
+/// The text of a file with tokens, and its tokens, which are valid.
 fn read_tokens(path: &Path) -> io::Result<(Secret, Vec<Secret>)> {
     let text = Secret::from(&*std::fs::read_to_string(path)?);
     let tokens = SecretSource::Text(text.clone()).read_tokens()?;
@@ -297,7 +297,7 @@ fn peer_address(text: &str) -> Result<String, &'static str> {
         .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
 }
 
-/// An origin as browsers send it, or the comparison would always fail.
+/// An origin in the form in which browsers send it. In another form it would match no request.
 fn origin(text: &str) -> Result<HeaderValue, &'static str> {
     let (scheme, host) = text.split_once("://").unwrap_or_default();
     let standard_port = match scheme {
@@ -319,7 +319,7 @@ fn network(text: &str) -> Result<IpNet, &'static str> {
     let net = net.map_err(|_| {
         "a network is an address and the length of its prefix, such as 10.0.7.0/29 or 2001:db8::/64"
     })?;
-    // clients are compared as IPv4, where they are
+    // an IPv6 client with a mapped IPv4 address is compared as IPv4
     let mapped =
         net.prefix_len().checked_sub(96).and_then(|length| match net.addr().to_canonical() {
             address @ IpAddr::V4(_) if net.addr().is_ipv6() => IpNet::new(address, length).ok(),

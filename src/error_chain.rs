@@ -5,8 +5,8 @@ use std::fmt;
 
 use fenced_lock::{BackendError, LockError};
 
-/// Displays an error and its sources, outermost first: for the log and the terminal, never for a client. Shows a source once,
-/// even if other errors repeat its text.
+/// Displays an error and its sources, outermost first: for the log and the terminal, never for a client. Leaves out a source
+/// whose text another error contains.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
 
@@ -19,7 +19,7 @@ impl fmt::Display for ErrorChain<'_> {
                 let colon = if shown.is_empty() { "" } else { ": " };
                 shown = format!("{shown}{colon}{text}");
             }
-            // its text includes its sources, in better words than theirs
+            // this error's text contains its sources, in better words
             if error.is::<LockError>() || error.is::<BackendError>() {
                 break;
             }

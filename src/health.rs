@@ -1,4 +1,4 @@
-//! The `health` command, for a container's health check: the image has no `curl`.
+//! The `health` command, for the health check of a container, whose image has no `curl`.
 
 use std::time::Duration;
 
@@ -20,8 +20,7 @@ pub struct HealthOptions {
     #[arg(env = "FLASH_SALE_HEALTH_URL", default_value = "http://127.0.0.1:8080/readyz")]
     pub url: Uri,
 
-    // Longer than a busy instance needs, shorter than the usual five seconds of a container engine, which gives
-    // no reason.
+    // Longer than a busy instance needs, shorter than the usual five seconds of a container engine, which gives no reason.
     /// Time limit of the check
     #[arg(long, env = "FLASH_SALE_HEALTH_TIMEOUT", value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
@@ -52,8 +51,7 @@ pub async fn check(options: &HealthOptions) -> Result<(), BoxError> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each way to be unhealthy has its error. Method: a listener on a free port that answers with given
-    //! bytes.
+    //! Goal: each way to be unhealthy has its error. Method: a listener on a free port that answers with given bytes.
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -79,7 +77,7 @@ mod tests {
     async fn only_a_success_is_healthy() {
         let listen = async || TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = |of: &TcpListener| format!("http://{}/", of.local_addr().expect("it is bound"));
-        // the system accepts the connection, and no answer ever comes
+        // the system accepts the connection, but nobody answers
         let silent = listen().await;
         let unavailable = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
         let generous = Duration::from_secs(30);

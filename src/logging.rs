@@ -1,4 +1,4 @@
-//! The log, which goes to standard error; and with the feature `otel` the spans, which go to a collector.
+//! The log, which goes to standard error; with the feature `otel` also the spans, which go to a collector.
 //!
 //! A separate thread writes the lines. If nobody reads standard error, lines are dropped and counted, and the program goes on.
 
@@ -55,10 +55,9 @@ pub struct LogOptions {
 /// The most bytes of lines that wait to be written.
 const MOST_WAITING: usize = 1024 * 1024;
 
-/// How long the program waits at its end for standard error.
+/// How long the program waits for standard error when it ends.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The lines of this process.
 static LINES: LazyLock<Lines> = LazyLock::new(|| {
     let thread = thread::Builder::new().name("log".to_owned());
     let started = thread.spawn(|| LINES.write_all());
@@ -137,7 +136,7 @@ impl Write for &Lines {
     }
 }
 
-/// Writes a line to standard error as the log does, without waiting.
+/// Writes a line to standard error in the way of the log, without waiting.
 pub fn say(line: &str) {
     LINES.push(format!("{line}\n").as_bytes());
 }
@@ -159,12 +158,12 @@ fn log_panic(panic: &panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Starts the log of this process, which also receives panics; a second call has no effect.
+/// Starts the log of this process, which also gets panics. A second call has no effect.
 ///
 /// # Errors
-/// A sentence that says what a filter is, if `RUST_LOG` is not one. [`LogOptions::log`] was checked when it was parsed.
+/// A sentence that says what a filter is, if `RUST_LOG` is none. [`LogOptions::log`] was checked when it was parsed.
 pub fn init(options: &LogOptions) -> Result<(), String> {
-    // an empty variable counts as none
+    // an empty variable counts as missing
     let set = |text: &String| !text.trim().is_empty();
     let text = options.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).filter(set);
     let text = text.as_deref().unwrap_or("info");
@@ -192,11 +191,11 @@ pub fn end() {
     LINES.flush();
 }
 
-/// Keeps each event on one line, whatever it contains: a key in etcd or a server's message may have line ends, or characters that
-/// change how other text is shown.
+/// Keeps each event on one line, whatever it contains: a key in etcd or a message of a server may have line ends, or characters
+/// that change how other text is shown.
 struct OneLine<W> {
     to: W,
-    /// On a terminal the line has the colours of the library, which itself escapes such characters in foreign text.
+    /// On a terminal the line has the library's colours, and the library escapes such characters in foreign text itself.
     is_terminal: bool,
 }
 
@@ -261,8 +260,8 @@ pub(crate) mod otel {
 
     static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 
-    /// The standard variables choose the collector, the service's name and the share of traces that is sent. Without a collector
-    /// there are no spans.
+    /// The standard variables choose the collector, the name of the service and the share of traces that is sent. Without a
+    /// collector there are no spans.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
         let collector = std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         if !crate::config::is_plain_url(&collector.to_string_lossy()) {

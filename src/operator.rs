@@ -1,7 +1,7 @@
 //! The `sale` command: the calls of an operator, from a shell.
 //!
 //! A call that changes something has a key, which is shown before the call is sent. If the answer is lost, or the service does
-//! not know what became of the call (504), the call is sent again under its key, and so has one effect at most.
+//! not know whether the call was done (504), the call is sent again under its key, so it has at most one effect.
 
 use std::env;
 use std::io::{self, BufWriter, Write as _};
@@ -29,19 +29,19 @@ use crate::process::{random_id, spawn};
 use crate::sale::BoxError;
 use crate::secret::{Secret, SecretSource};
 
-/// The exit status of a call of which nobody knows whether it was done.
+/// The exit status of a call whose outcome is unknown.
 const UNKNOWN: u8 = 3;
 
 /// The pause before a call is sent again, unless the service names another one.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The variable with the token, as of `serve`. It is no flag: other users of the machine see those.
+/// The variable with the token, as of `serve`. There is no flag for it: other users of the machine see flags.
 const TOKEN: &str = "FLASH_SALE_ADMIN_TOKEN";
 
 /// The media type of bodies and answers.
 const JSON: &str = "application/json";
 
-/// The most bytes of an answer: a page of the ledger has less.
+/// The most bytes of an answer. A page of the ledger has fewer.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// Start, change and show a sale
@@ -156,7 +156,7 @@ pub struct TermFlags {
 }
 
 impl TermFlags {
-    /// The body of a call with these fields and another one.
+    /// The body of a call: these fields and another one.
     fn with(&self, name: &str, value: impl Serialize) -> Value {
         let mut body = json!(self);
         body[name] = json!(value);
@@ -180,7 +180,7 @@ pub struct NamedFlags {
     pub note: Option<String>,
 }
 
-/// Host and port of an instance.
+/// The host and port of an instance.
 fn address(url: &str) -> Result<String, &'static str> {
     let uri = url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"));
     let host = uri.as_ref().and_then(Uri::authority).filter(|_| is_plain_url(url));
@@ -188,7 +188,7 @@ fn address(url: &str) -> Result<String, &'static str> {
     Ok(format!("{}:{}", host.host(), host.port_u16().unwrap_or(80)))
 }
 
-/// A position in a ledger: nothing that ends a parameter.
+/// A position in a ledger, without characters that end a parameter.
 fn cursor(text: &str) -> Result<String, &'static str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.~:".contains(&b);
     let cursor = Some(text).filter(|text| !text.is_empty() && text.bytes().all(allowed));
@@ -200,7 +200,6 @@ fn seconds(text: &str) -> Result<u64, &'static str> {
     time.map(|time| time.as_secs()).ok_or("whole seconds from 1s to 24h are allowed, such as 10m")
 }
 
-/// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Outcome {
@@ -212,7 +211,7 @@ enum Outcome {
     Unknown,
 }
 
-/// Why a call is not known to be done.
+/// The reason for which a call was not done, or may not have been done.
 struct Failure {
     outcome: Outcome,
     text: String,
@@ -246,7 +245,7 @@ pub async fn run(options: OperatorOptions) -> Result<ExitCode, BoxError> {
     };
     body["outcome"] = json!(outcome);
     if options.json {
-        // a failure to print changes nothing of what was done
+        // a failure to print changes nothing about the call
         let _ = writeln!(io::stdout(), "{body}");
     }
     match outcome {
@@ -262,7 +261,6 @@ pub async fn run(options: OperatorOptions) -> Result<ExitCode, BoxError> {
 }
 
 impl OperatorOptions {
-    /// Makes the call, and returns the answer.
     async fn carry_out(&self) -> Result<Value, Failure> {
         match &self.call {
             Call::Start { stock, id, replace, terms } => {
@@ -286,7 +284,7 @@ impl OperatorOptions {
         self.call(self.request(Method::GET, &path, None), String::new(), "stock").await
     }
 
-    /// Changes the sale that is named, or else the running one, whose name is read first, and that one alone.
+    /// Changes the named sale, or else the running one, whose name is read first. Changes no other sale.
     async fn change(&self, named: &NamedFlags, mut body: Value) -> Result<Value, Failure> {
         let NamedFlags { sale, key, note } = named;
         let mut sale = sale.clone();
@@ -303,8 +301,8 @@ impl OperatorOptions {
         self.write(Method::PATCH, body, Some(&sale), &key, &again).await
     }
 
-    /// Sends a call that starts a sale or changes one, which is `sale` if it has a name. With the flags `again` the command is
-    /// the same call: each with whether it was given, and its value.
+    /// Sends a call that starts a sale, or that changes or replaces `sale`. Each of the flags `again` has its value and whether
+    /// the caller gave it. With all of them, the command makes the same call once more.
     async fn write(
         &self,
         method: Method,
@@ -323,14 +321,14 @@ impl OperatorOptions {
         if let Some(fields) = body.as_object_mut() {
             fields.retain(|_, value| !value.is_null());
         }
-        // a flag can be given once
+        // a flag can be given only once
         let missing = again.iter().filter(|(_, is_given, _)| !is_given);
         let missing: Vec<_> = missing.map(|(flag, _, value)| format!("{flag} {value}")).collect();
         let again = match &*missing {
             [] => "repeat the command".to_owned(),
             flags => format!("add {}", flags.join(" ")),
         };
-        // first, since this command may end before the answer
+        // before the call, since this command may end before the answer
         say(&format!("To repeat this very call, {again}"));
         let mut done = self.call(request, body.to_string(), "stock").await;
         if let Err(Failure { outcome: Outcome::Unknown, text, .. }) = &mut done {
@@ -342,7 +340,7 @@ impl OperatorOptions {
         done
     }
 
-    /// Prints the rest of a ledger. Only one page is in memory.
+    /// Prints the rest of a ledger. Only one page is in memory at a time.
     async fn ledger(
         &self,
         csv: bool,
@@ -382,7 +380,6 @@ impl OperatorOptions {
         }
     }
 
-    /// The header with the token, if there is one.
     fn token(&self) -> Result<Option<HeaderValue>, BoxError> {
         let tokens = if let Some(path) = &self.token_file {
             let unusable = |source| FileError { flag: "--token-file", path: path.clone(), source };
@@ -404,14 +401,14 @@ impl OperatorOptions {
         token.into_iter().fold(request, with_token)
     }
 
-    /// Sends a call, and sends it again if that is safe and can help. Each good answer has this member.
+    /// Sends a call, and again if that is safe and can help. A good answer has this member.
     async fn call(&self, request: Builder, body: String, member: &str) -> Result<Value, Failure> {
         let request =
             request.body(Full::from(body)).map_err(|error| Failure::not_sent(error.to_string()))?;
         let until = Instant::now() + self.timeout;
         let mut is_unknown = false;
         loop {
-            // half of the time, so that there is time for another attempt
+            // half of the time, so that another attempt has time
             let late = until.min(Instant::now() + self.timeout / 2);
             let mut failure = match self.attempt(request.clone(), late, member).await {
                 Err(failure) => failure,
@@ -422,7 +419,7 @@ impl OperatorOptions {
             let resume = Instant::now() + failure.retry_after.unwrap_or(PAUSE);
             if resume >= until || !is_silent && failure.retry_after.is_none() {
                 if is_unknown && failure.outcome != Outcome::Unknown {
-                    // that attempt may be done, or may still arrive
+                    // the earlier attempt may be done, or may still arrive
                     failure.outcome = Outcome::Unknown;
                     failure.text = format!("an attempt got no answer, and then {}", failure.text);
                 }
@@ -474,8 +471,8 @@ impl OperatorOptions {
             (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
             _ => "",
         };
-        // a 503 of the service promises that nothing was done (one of a proxy has no type), and damage is found before anything is
-        // written
+        // a 503 of the service promises that nothing was done (a 503 of a proxy has no type), and damage is found before anything
+        // is written
         let (outcome, does) = match (status, &*kind) {
             (300..=499, _) | (500, "damaged") => (Outcome::Refused, "refuses"),
             (503, kind) if !kind.is_empty() => (Outcome::Refused, "refuses"),
@@ -497,7 +494,7 @@ fn random() -> String {
     random_id().to_string()
 }
 
-/// A value for people: no character of it moves the cursor or changes how others are shown.
+/// A value for people, without characters that move the cursor or change how others are shown.
 fn text(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -507,10 +504,10 @@ fn text(value: &Value) -> String {
     text.replace(is_invisible, "\u{fffd}")
 }
 
-/// What was done, and the state of the sale.
+/// The result of a call, and the state of the sale.
 fn told(call: &Call, sale: &Value) -> String {
     let of = |name: &str| text(&sale[name]);
-    // not known while an instance of an earlier build sells
+    // unknown until a batch counts the orders of an instance of an earlier build
     let units = |name| Some(text(&sale["units"][name])).filter(|n| !n.is_empty());
     let units = |name| units(name).unwrap_or("?".to_owned());
     let (entry, is_repeated) = (&sale["entry"], sale["repeated"] == true);
@@ -540,7 +537,7 @@ fn told(call: &Call, sale: &Value) -> String {
     lines.join("\n")
 }
 
-/// What an entry changed of its sale.
+/// The changes that an entry made.
 fn changed(entry: &Value) -> String {
     let changes = entry["change"].as_object().into_iter().flatten();
     let changes =
@@ -560,7 +557,7 @@ fn line(entry: &Value) -> String {
     format!("{position:>7}  {time}  {event:<9}  {what}; {left} left, by {}", of("instance"))
 }
 
-/// The columns in CSV. What else an entry has is in one more column, as JSON.
+/// The columns in CSV. One more column has all other fields of the entry, as JSON.
 const COLUMNS: &str =
     "sale,position,time,event,order,user,quantity,remaining,instance,holder,token,hold_until";
 
@@ -573,8 +570,8 @@ fn row(entry: &Value) -> String {
     format!("{cells},{}", cell(&others))
 }
 
-/// A value as a cell of CSV. Spreadsheets take a text that begins with one of these characters for a formula, so a `'` is put
-/// before it, as OWASP recommends (<https://owasp.org/www-community/attacks/CSV_Injection>).
+/// A value as a cell of CSV. Spreadsheets take a text that begins with one of these characters for a formula. A `'` goes before
+/// it, as OWASP recommends (<https://owasp.org/www-community/attacks/CSV_Injection>).
 fn cell(value: &Value) -> String {
     let Value::String(text) = value else {
         return if value.is_null() { String::new() } else { value.to_string() };

@@ -1,12 +1,12 @@
-//! Where tasks start, and where random numbers come from.
+//! Starts tasks, and makes random numbers.
 //!
-//! With `--cfg fenced_lock_chaos`, both belong to the simulated process that runs, if any: see `fenced_lock::process`.
+//! With `--cfg fenced_lock_chaos`, both belong to the simulated process that runs, if there is one: see `fenced_lock::process`.
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-/// Starts a task; it belongs to the process of its caller.
+/// Starts a task. It belongs to the process of its caller.
 pub(crate) fn spawn<F>(task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -28,7 +28,6 @@ pub(crate) fn random_id() -> Uuid {
     Uuid::new_v4()
 }
 
-/// A random number from 0 to 255.
 pub(crate) fn random_byte() -> u8 {
     let [random, ..] = random_id().into_bytes();
     random

@@ -1,9 +1,8 @@
 //! The `recover` command: an operator accepts a new etcd cluster or a loss of data.
 //!
-//! Two faults stop a sale until an operator acts. The fence comes from another etcd cluster, so no token can
-//! be compared with it: `recover cluster`. Or the store lost acknowledged data: `recover store`. In both cases
-//! the command takes the item's lock, prints the state and what would be given up, and changes nothing
-//! without `--yes`.
+//! Two faults stop a sale until an operator acts: the fence is of another etcd cluster, so no token can be compared with it
+//! (`recover cluster`); or the store lost acknowledged data (`recover store`). In both cases the command takes the item's lock,
+//! prints the state and the data that would be given up, and without `--yes` changes nothing.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -22,7 +21,7 @@ use crate::sale::{BoxError, lock_name};
 /// The exit status of a dry run that found something to do.
 const NOT_DONE: u8 = 3;
 
-/// How long the lock outlives this command if it is killed.
+/// How long the lock outlives this command if the command is killed.
 const LOCK_TTL: Duration = Duration::from_secs(10);
 
 /// Resume a sale after etcd or Redis was replaced or restored: a dry run unless --yes is given
@@ -68,7 +67,7 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     options.servers.check_files()?;
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
-    // before taking the lock: the store may not answer
+    // before the lock is taken: the store may not answer
     inventory.inspect(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let failed = |error: &LockError| format!("cannot take the lock {name}: {}", ErrorChain(error));
@@ -95,7 +94,7 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
             .into())
         }
     };
-    // releases the lock; if that fails, it ends with the lease
+    // releases the lock; if that fails, the lock ends with the lease
     let _ = timeout(LOCK_TTL, session.close()).await;
     done
 }
@@ -108,7 +107,7 @@ async fn under_lock(
 ) -> Result<ExitCode, BoxError> {
     let token = guard.token();
     let inspected = inventory.inspect(item).await?;
-    // if an item's keys were deleted, only the loss that an instance reported is left
+    // if the keys of an item were deleted, only the loss that an instance reported is left
     let has_loss = options.what == What::Store && inspected.rollback_detected.is_some();
     if inspected.stock.is_none() && !has_loss {
         let advice = "and no instance reported a loss: start a sale with PUT /stock";
@@ -182,7 +181,6 @@ fn of(token: Token) -> String {
     format!("token {} of etcd cluster {}", token.revision(), token.cluster())
 }
 
-/// The state of the item, for the operator.
 fn state(item: &Item, inventory: &Inventory, inspected: &Inspection, token: Token) -> String {
     let mut lines = vec![format!("item     {item}"), format!("store    {}", inventory.address())];
     if let Some(Stock { stock, lucky, initial, fence, orders, .. }) = &inspected.stock {

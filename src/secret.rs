@@ -1,4 +1,4 @@
-//! Passwords, tokens and addresses that hold one.
+//! Secrets: passwords, tokens, and addresses with a password.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -7,7 +7,7 @@ use constant_time_eq::constant_time_eq;
 
 use crate::http::MAX_HEADER_BYTES;
 
-/// A password, a token or an address that may contain one. `Debug` hides it, and there is no `Display`, so it cannot get into a
+/// A password, a token or an address that may contain one. `Debug` hides it, and there is no `Display`, so it does not get into a
 /// log by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
@@ -65,11 +65,10 @@ impl SecretSource {
         })
     }
 
-    /// The present tokens, each in a line of its own: while a token is replaced, the old one and the new one.
+    /// The present tokens, each in a line of its own: an old and a new one while a token is replaced.
     ///
     /// # Errors
-    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if there is no token, if there are more than two, or one is
-    /// invalid.
+    /// If the file cannot be read; [`io::ErrorKind::InvalidData`] if there is no token, more than two, or an invalid one.
     pub fn read_tokens(&self) -> io::Result<Vec<Secret>> {
         let text = match self {
             Self::Text(secret) => secret.clone(),
@@ -95,7 +94,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 /// The longest token, in bytes: it must leave room for the other headers of a request.
 const MAX_TOKEN: usize = MAX_HEADER_BYTES - 1024;
 
-/// Refuses an empty token, which an empty variable must not become, and what is no token, such as a comment.
+/// Refuses an empty text, so that an empty variable is no token, and a text that is none, such as a comment.
 pub(crate) fn token(text: &str) -> Result<Secret, String> {
     match text.trim() {
         "" => Err("a token has at least one character".to_owned()),

@@ -21,8 +21,8 @@ use crate::peers::{self, Credentials, Doorkeeper};
 use crate::sale::{BoxError, Sale};
 pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 
-/// File descriptors for everything but served clients: etcd, Redis, the runtime, the standard streams, and clients beyond the
-/// limit.
+/// File descriptors besides those of clients within the limit: for etcd, Redis, the runtime, the standard streams, and clients
+/// beyond the limit.
 const RESERVED_FILES: u64 = 64 + 2 * MAX_BEYOND as u64;
 
 /// The most connections of operators, besides those of watchers.
@@ -31,8 +31,8 @@ const OPERATORS: usize = 256;
 /// The time to release the lock, even if the requests in flight have used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// Runs one instance until SIGTERM or SIGINT. Then it is no longer ready. After the time for load balancers to notice, it accepts no
-/// more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores a further SIGTERM; a
+/// Runs one instance until SIGTERM or SIGINT. It then makes itself not ready, gives load balancers time to notice, accepts no
+/// more connections, answers the requests in flight, releases the lock and revokes its lease. It ignores a further SIGTERM. A
 /// further SIGINT ends it at once.
 ///
 /// # Errors
@@ -91,14 +91,14 @@ pub async fn serve_with(
         }
         doors.push((listener, router(Arc::clone(&state)), options));
     }
-    // open until the lock is released: what peers have sent is answered
+    // open until the lock is released, so that batches of peers are answered
     let let_in = CancellationToken::new();
     let peers = peers.zip(sale.door()).map(|((address, listener), door)| {
         tracing::info!("peers: http://{address}, and {} for others", door.peers.address());
         let keeper = Doorkeeper { door, credentials };
         tokio::spawn(peers::serve(listener, keeper, let_in.clone()))
     });
-    // last: who waits for this line has seen the others
+    // this line is the last: a program that waits for it has seen the others
     tracing::info!(instance, lock = sale.guard().status().name, "listening on http://{address}");
     tell_systemd("READY=1");
 
@@ -155,7 +155,7 @@ pub async fn serve_with(
     }
 }
 
-/// The address that others should dial, of an instance that listens for its peers at `bound`. Checks what it shows them.
+/// The address at which others reach this instance, which listens for them at `bound`. Checks its credentials.
 fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> {
     let Credentials { token, tls } = config.peer_credentials();
     if let Some(tls) = &tls {
@@ -178,7 +178,7 @@ fn peer_address(config: &Config, bound: SocketAddr) -> Result<String, BoxError> 
     }
 }
 
-/// Tells the state of this process to systemd, if that started it by a unit of `Type=notify`.
+/// Tells systemd the state of this process, if a unit of `Type=notify` started it.
 fn tell_systemd(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let told = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
@@ -196,7 +196,7 @@ fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Bo
 }
 
 /// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit beside `others`. The
-/// usual soft limit of 1024 is meant for programs that use `select`; this one does not.
+/// usual soft limit of 1024 is for programs that use `select`, as this one does not.
 fn room_for(wanted: usize, others: usize) -> usize {
     let limit = rlimit::increase_nofile_limit(u64::MAX);
     let room = limit.map_or(wanted, |limit| room_within(limit, wanted, others));

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::process::spawn;
 
-/// The longest time for which a read waits for its turn.
+/// How long a read waits for its turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the server rests after a read: this multiple of the read's time, within these bounds.
@@ -42,17 +42,17 @@ impl Throttle {
     }
 }
 
-/// Runs one read at a time, with rests between them: however many clients ask, the servers and this process keep most of their
+/// Runs one read at a time, with rests between them. However many clients ask, the servers and this process keep most of their
 /// time for orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pace(
-    /// When the next read may begin, once one has ended.
+    /// When the next read may begin, after the first one has ended.
     Arc<tokio::sync::Mutex<Option<Instant>>>,
 );
 
 impl Pace {
-    /// The answer of `read`, or `None` if it did not get its turn in time. Once begun, it runs to its end, even if the caller
-    /// gives up: the next read must not begin earlier.
+    /// The answer of `read`, or `None` if its turn did not come in time. A read that has begun runs to its end, even if the
+    /// caller gives up: the next read must not begin earlier.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         read: impl Future<Output = T> + Send + 'static,
@@ -78,8 +78,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Goal: reads that come at once run one by one with rests between them, even if their callers give up; reads that would wait
-    /// too long are refused.
+    /// Goal: concurrent reads run one by one with rests between them, even if their callers give up. Reads that would wait too
+    /// long are refused.
     #[tokio::test(start_paused = true)]
     async fn reads_have_rests_between_them() {
         let (pace, began_at) = (Pace::default(), Instant::now());

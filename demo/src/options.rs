@@ -7,7 +7,6 @@ use flash_sale::config::number;
 
 use crate::instance::Guard;
 
-/// The distance between two ports.
 const PORT_STEP: u16 = 10;
 
 // no doc comment: it would replace the program's own in `--help`
@@ -94,7 +93,7 @@ mod tests {
         assert_eq!(options.ports().expect("they exist"), [65515, 65525, 65535]);
     }
 
-    /// Goal: a value out of its bounds, and ports beyond the last one, are refused with what is allowed.
+    /// Goal: a value out of its bounds, and ports beyond the last one, get an error that says what is allowed.
     #[test]
     fn wrong_values_are_explained() {
         for (line, message) in [

@@ -37,8 +37,8 @@ const NO_VERDICT: u8 = 2;
 /// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and leaves nothing behind. Errors go
 /// to standard error.
 ///
-/// The exit code is 0 if every unit was sold exactly once, 1 if not, 2 without a verdict; 128 and the
-/// signal's number if a signal came before the verdict.
+/// The exit code is 0 if every unit was sold exactly once, 1 if not, and 2 without a verdict; 128 and the signal's number if a
+/// signal came before the verdict.
 pub async fn run(options: DemoOptions) -> ExitCode {
     let code = run_until_signal(&options).await.unwrap_or_else(|error| {
         print_error(&ErrorChain(error.as_ref()).to_string());
@@ -57,7 +57,7 @@ async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
         bail!("--holds needs the guard etcd, and goes on after the verdict: leave --once out");
     }
     check_ports(&ports)?;
-    // the sale takes a file for each connection; if this fails, opening too many files reports an error
+    // a sale takes a file for each connection; if this fails, the limit on open files is reported later
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let mut signals = Signals::listen().context("signals cannot be listened to")?;
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
@@ -205,7 +205,7 @@ A run on the page replaces this sale: start the demo with --holds again then."
         Ok(())
     }
 
-    /// What a viewer can try while the demo serves.
+    /// The things that a viewer can try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> String {
         let stock = self.options.stock;
         let url = |at: usize| cluster.instances[at].url();
@@ -259,7 +259,6 @@ fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Writes to standard error; if that fails, the exit code still counts.
 fn print_error(text: &str) {
     logging::say(&format!("demo: {text}"));
 }

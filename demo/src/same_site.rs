@@ -6,9 +6,10 @@ use axum::middleware::Next;
 use axum::response::Response;
 use flash_sale::http::problem::{Problem, ProblemType};
 
-/// Checks a request to the demo.
+/// Checks where a request to the demo comes from.
 ///
-/// - The `Origin`, which browsers add to all requests that can change something, must be the address of the request.
+/// - The `Origin`, which browsers add to all requests that can change something, must be the address that the request was sent
+///   to.
 /// - That address must be an IP or a name without a dot, such as `localhost` or a container's: any other name may belong to
 ///   another site and resolve to this machine.
 ///
@@ -29,7 +30,7 @@ pub(crate) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The same check for all requests of some routes.
+/// The same check, for all requests of some routes.
 ///
 /// # Errors
 /// As [`check`].

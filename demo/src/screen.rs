@@ -7,7 +7,7 @@ use textwrap::{Options, fill};
 /// The width of a line, unless a word is longer.
 const WIDTH: usize = 80;
 
-/// Writes a line to standard output; if that fails, the exit code still counts.
+/// Writes a line to standard output. If that fails, the exit code still counts.
 pub(super) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -20,7 +20,7 @@ pub(super) enum Tone {
     Warning = 33,
 }
 
-/// Writes a wrapped paragraph behind a label; further lines are indented like the text. On a terminal the label has a colour,
+/// Writes a wrapped paragraph behind a label. Further lines are indented like the text. On a terminal the label has a colour,
 /// unless `NO_COLOR` is set.
 pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
     let indent = " ".repeat(label.len());

@@ -12,8 +12,8 @@ use testkit::OwnedDir;
 use testkit::cluster::{self, Cluster, Instance};
 use tokio::time::sleep;
 
-/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees how its claim expires and the next
-/// claim is served.
+/// How long a killed instance stays away: longer than its lease lives, so that a viewer sees the claim expire and the next claim
+/// being served.
 const RESTART_PAUSE: Duration = Duration::from_secs(6);
 
 const SIGKILL: i32 = 9;
@@ -37,7 +37,7 @@ fn ended<E: Display>(name: &str, status: Result<ExitStatus, E>) -> String {
     format!("{name} has ended ({how}); the demo goes on without it.")
 }
 
-/// Restarts an instance each time it was ended by SIGKILL, which the page can send; returns when it ends in another way.
+/// Restarts an instance each time that SIGKILL, which the page can send, has ended it. Returns when it ends in another way.
 async fn keep_alive(
     instance: &mut Instance,
     program: &Path,

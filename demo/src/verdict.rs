@@ -6,7 +6,7 @@ use loadtest::report::Finding;
 
 use crate::control::record::{Fault, Run, Verdict};
 
-/// Findings of the load test that need not be the service's fault.
+/// Findings of the load test that may have another cause than a fault of the service.
 const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
 /// The verdict on a run, from the load test's report.
@@ -25,7 +25,7 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
     let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";
     let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
-    // why the settings of the run make it fail
+    // the reason for which the settings of the run make it fail
     let flaw = run.guard.flaw().or(is_unfenced.then_some(unfenced));
     let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
     let sold = report.tally.acknowledged_units;
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: buyers without an answer are counted, and a failure that the settings do not explain is a fault of the service.
+    /// Goal: buyers without an answer are counted. A failure that the settings do not explain is a fault of the service.
     #[test]
     fn gives_numbers_and_cause() {
         let told = |sold, sold_out, found: &str| {
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(told(300, 200, "lost: 2"), fault);
     }
 
-    /// Goal: the verdict names the fault, and a failure that the fault explains.
+    /// Goal: the verdict names the fault of the run, and a failure that this fault explains.
     #[test]
     fn a_fault_is_named() {
         let told = |fence, fault, sold| {

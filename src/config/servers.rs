@@ -155,12 +155,12 @@ impl Servers {
         Ok(inventory.with_replicas(Replicas { count, timeout: self.redis_replica_timeout }))
     }
 
-    /// Where etcd is, for messages.
+    /// The address of etcd, for messages.
     pub fn etcd_place(&self) -> String {
         format!("etcd at {}", self.etcd.join(","))
     }
 
-    /// Where Redis is, for messages: without user and password.
+    /// The address of Redis, for messages: without user and password.
     pub fn redis_place(&self) -> String {
         let flag = if self.redis_file.is_some() { "--redis-file" } else { "--redis" };
         self.redis_access().place().unwrap_or_else(|| format!("the address of {flag}"))

@@ -1,4 +1,4 @@
-//! Environment variables that no flag reads.
+//! Finds environment variables that no flag reads.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use clap::Command;
 /// The beginning of each variable of the service.
 const PREFIX: &str = "FLASH_SALE_";
 
-/// The variables with the prefix of this service that no flag of `program` or its commands reads, each with the most similar
-/// variable that a flag reads. `variables` has names and values. Variables that Kubernetes sets in each pod for services called
-/// `flash-sale` or `flash-sale-...` are left out.
+/// The variables of this service that no flag of `program` or of its commands reads, each with the most similar variable that a
+/// flag reads. `variables` has names and values. Variables that Kubernetes sets in each pod for a service called `flash-sale` or
+/// `flash-sale-...` are left out.
 pub fn unknown_variables(
     program: &Command,
     variables: impl IntoIterator<Item = (String, String)>,
@@ -33,7 +33,7 @@ pub fn unknown_variables(
 /// Whether Kubernetes sets this variable to tell a pod where a service is: `.._SERVICE_HOST`, `.._SERVICE_PORT`,
 /// `.._SERVICE_PORT_<name>`, `.._PORT` with a URL, `.._PORT_<number>_<protocol>`, and longer names that begin like the last.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
-    // compare the name without the service's own part
+    // the name without the service's own part
     let name = &name[PREFIX.len() - 1..];
     let has_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
@@ -64,7 +64,7 @@ mod tests {
     use crate::config::Config;
     use crate::health::HealthOptions;
 
-    /// Goal: a misspelt variable is reported with the one that was meant; a variable of Kubernetes, of another program or of
+    /// Goal: a misspelt variable is reported with the one that was meant. A variable of Kubernetes, of another program or of
     /// another command is not reported.
     #[test]
     fn a_misspelt_variable_is_named() {

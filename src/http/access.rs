@@ -1,12 +1,12 @@
-//! Who may do what: a door decides which calls exist, a token decides who may make them.
+//! Access: the port decides which calls exist, a token decides who may make them.
 //!
 //! | call | who |
 //! |---|---|
 //! | orders, an order by its id and user, its cancellation, `GET /stock`, `/sales`, `/lock`, `/metrics`, probes | anybody |
 //! | confirmations, returns, `GET /orders`, `GET /events` | [`Role::Shop`] |
-//! | the start and the deletion of a sale | [`Role::Admin`] |
+//! | the start, the change and the deletion of a sale | [`Role::Admin`] |
 //!
-//! A client with a token also names the buyer, even where a gateway names buyers. `--rate-limit` does not count its calls.
+//! A client with a token names the buyer, even if a gateway names other buyers. `--rate-limit` does not count its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::inventory::User;
 use crate::secret::{Secret, SecretSource};
 use crate::throttle::Throttle;
 
-/// How long the tokens of the files are kept, once all could be read: a shop confirms thousands of orders a second.
+/// How long the tokens are kept after all files could be read: a shop confirms thousands of orders a second.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// The rights that a token gives. Each role has the rights of the roles before it.
+/// The rights that a token gives. Each role includes the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// The shop's server.
@@ -50,7 +50,7 @@ pub(super) struct Access {
     latest: Mutex<Option<(Instant, Arc<Tokens>)>>,
 }
 
-/// The present tokens, as far as their files could be read.
+/// The present tokens of all files that could be read.
 struct Tokens {
     known: Vec<(Role, Secret)>,
     are_all: bool,
@@ -87,14 +87,14 @@ impl Access {
         tokens
     }
 
-    /// The role of the token in these headers; `None` without a token that this instance knows.
+    /// The role of the token in these headers; `None` if they have no token of this instance.
     ///
     /// # Errors
-    /// `internal` if a file cannot be read that may hold the token.
+    /// `internal` if a file that may have the token cannot be read.
     pub(super) fn role(&self, headers: &HeaderMap) -> Result<Option<Role>, Problem> {
         let Some(sent) = bearer(headers) else { return Ok(None) };
         let tokens = self.tokens();
-        // each is compared; a token that two files hold permits what the lesser role may
+        // each token is compared; a token of both roles has the rights of the lesser one
         let roles = tokens.known.iter().filter(|(_, token)| token.matches(sent));
         match roles.map(|(role, _)| *role).min() {
             None if !tokens.are_all => {
@@ -105,7 +105,7 @@ impl Access {
         }
     }
 
-    /// Refuses the request unless its token permits what `role` may.
+    /// Refuses the request unless its token has at least this role.
     fn check(&self, headers: &HeaderMap, role: Role) -> Result<(), Problem> {
         let name = role.name();
         if !self.sources.iter().any(|(of, _)| *of >= role) {
@@ -138,16 +138,16 @@ fn token_required(role: Role) -> Problem {
 }
 
 impl AppState {
-    /// Refuses a request of somebody who has not at least this role. In a demo, anybody has it.
+    /// Refuses a request without at least this role. In a demo, everybody has every role.
     ///
     /// # Errors
-    /// `not-allowed` if the call is off at this instance, or the role of the sent token is too low; `token-required`; `internal` if a
-    /// file with tokens cannot be read.
+    /// `not-allowed` if the call is off at this instance or the token's role is too low; `token-required`; `internal` if a file
+    /// with tokens cannot be read.
     pub(super) fn require(&self, role: Role, headers: &HeaderMap) -> Result<(), Problem> {
         if self.options.extension.is_some() { Ok(()) } else { self.access.check(headers, role) }
     }
 
-    /// Refuses a request to start, change or delete a sale from anybody but an operator, and from pages of other sites.
+    /// Refuses to start, change or delete a sale, except to an operator, and to pages of other sites.
     ///
     /// # Errors
     /// Those of [`require`](Self::require), `cross-site` and `unintended`.
@@ -159,10 +159,10 @@ impl AppState {
         self.require(Role::Admin, &head.headers)
     }
 
-    /// The buyer of a call: whom the gateway names, or whom the parameter `name` names.
+    /// The buyer of a call: the one that the gateway names, or the parameter `name`.
     ///
     /// # Errors
-    /// Those of [`params::user`]; `token-required` for a token that is none of this instance where one is needed.
+    /// Those of [`params::user`]; `token-required` if a token is needed and the sent one is not of this instance.
     pub(super) fn buyer(&self, headers: &HeaderMap, name: Option<&str>) -> Result<User, Problem> {
         let mut gateway = self.options.user_header.as_ref();
         if gateway.is_some() && name.is_some() && bearer(headers).is_some() {

@@ -1,4 +1,4 @@
-//! Reading the body of a request, with limits on its size and time.
+//! Reads the body of a request, with limits on its size and time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024;
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How much of a body that is too large is read before it is refused. If the connection closed while the client still sends, the
-/// client would get a reset instead of the answer.
+/// client would get a reset, not the answer.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// The whole body.
@@ -41,7 +41,7 @@ pub async fn read(body: Body) -> Result<Bytes, Problem> {
 /// Parses a JSON object. serde alone would accept an array for a struct.
 ///
 /// # Errors
-/// What is wrong, and in which field.
+/// The fault, and the field that has it.
 pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err("it is no JSON object".to_owned());
@@ -55,7 +55,7 @@ pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     })
 }
 
-/// What is wrong with an object of these fields, for a reason that [`object`] gave: the field, and what it may be.
+/// Explains a reason that [`object`] gave for an object of these fields: the field, and the values that it may have.
 pub(super) fn explained(fields: &[(&str, &str)], reason: &str) -> String {
     let of = |name: &str| fields.iter().find(|(field, _)| *field == name);
     let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());

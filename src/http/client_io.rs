@@ -1,5 +1,5 @@
-//! The socket of one client: limits the time for writing, notices at once when the client is gone, and gives hyper's errors a
-//! body.
+//! The socket of one client. It limits the time for writing, notices at once when the client is gone, and gives hyper's own
+//! answers a body.
 
 use std::io;
 use std::pin::Pin;
@@ -19,20 +19,19 @@ use tokio::time::{Sleep, sleep};
 
 use super::problem::{self, Problem, ProblemType};
 
-/// How much of an answer a client must read within the timeout, unless less is left.
+/// How many bytes of an answer a client must read within the timeout, or the rest if less is left.
 const LEAST_BYTES: usize = 16 * 1024;
 
-/// The time for a client for which the server does not want to wait: beyond the limit of connections, or after the stop.
+/// The time for a client for which the server should not wait: one beyond the limit of connections, or one after the stop.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the connection, the socket and the requests of one client share.
+/// The state that the connection, the socket and the requests of one client share.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// Whether the instance stops.
     stopping: watch::Receiver<bool>,
-    /// Whether a whole request was received and is not answered yet.
+    /// Whether a whole request was received and has no answer yet.
     is_served: AtomicBool,
-    /// How many bytes were written since the last look.
+    /// How many bytes were written since [`stalls_a_stop`](Self::stalls_a_stop) looked last.
     written: AtomicUsize,
 }
 
@@ -51,14 +50,14 @@ impl Client {
         }))
     }
 
-    /// Notes that the answer is ready, and will be written. Returns whether it is the last one, because the instance stops.
+    /// Notes that the answer is ready. Returns whether it is the last one of its connection, since the instance stops.
     pub(super) fn is_answered(&self) -> bool {
         self.is_served.store(false, Ordering::Relaxed);
         *self.stopping.borrow()
     }
 
-    /// Waits for the stop, and then until the client alone has kept the server waiting for [`PATIENCE`]: with a request or the
-    /// rest of one, or because it does not read its answers.
+    /// Waits for the stop, and then until only the client has delayed the server for [`PATIENCE`]: it sends no request, or only a
+    /// part of one, or does not read its answers.
     pub(super) async fn stalls_a_stop(&self) {
         let _ = self.stopping.clone().wait_for(|stops| *stops).await;
         let is_served = || self.is_served.load(Ordering::Relaxed);
@@ -75,7 +74,7 @@ impl Client {
     }
 }
 
-/// Notes on drop that the request's body is no longer read.
+/// Notes when it is dropped that nobody reads the rest of the request's body.
 struct UnreadBody(Arc<Client>);
 
 impl Drop for UnreadBody {
@@ -86,7 +85,7 @@ impl Drop for UnreadBody {
 
 /// A connection to a client.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Ready once the client sends no more, or a byte waits that nobody has read. Returns whether the client sends no more.
+    /// Ready once the client sends no more, or has sent a byte that nobody has read. Returns whether the client sends no more.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<bool>;
 }
 
@@ -104,9 +103,9 @@ pub(super) struct ClientIo<S> {
     socket: S,
     write_timeout: Duration,
     client: Arc<Client>,
-    /// Whether hyper waits for bytes. If not, it has some, and does not look for the client's end behind them.
+    /// Whether hyper waits for bytes. Otherwise it has unread requests, and does not notice when the client is gone.
     is_read: bool,
-    /// When to look again for the client's end.
+    /// When to look again whether the client is gone.
     again: Option<Pin<Box<Sleep>>>,
     /// Set while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -183,20 +182,20 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         if self.written >= LEAST_BYTES {
             (self.deadline, self.written) = (None, 0);
         }
-        // so short an answer is written in one piece
+        // this answer is so short that the socket takes it in one piece
         Poll::Ready(Ok(if instead.is_some() { bytes.len() } else { written }))
     }
 
-    /// hyper flushes after it has written everything, and whenever it has looked for work.
+    /// hyper flushes after it has written everything, and each time that it has looked for work.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // requests that were sent ahead hide the client's end: requests of a client that is gone must not be handled
+        // bytes of further requests hide the client's end, and requests of a client that is gone must not be handled
         if !self.is_read
             && let Poll::Ready(is_end) = self.socket.poll_end(cx)
         {
             if is_end {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            // the end may come behind bytes that nobody reads yet, and then wakes nobody: look again later
+            // the end may follow bytes that nobody reads yet, and then wakes nobody: look again later
             let again = self.again.insert(Box::pin(sleep(PATIENCE)));
             let _ = again.as_mut().poll(cx);
         }
@@ -212,8 +211,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 }
 
-/// What to write in place of these bytes, if they are an answer without a body that hyper gives by itself: to a head that is
-/// malformed or too large.
+/// The bytes to write in place of these, if these are an answer of hyper itself, which has no body: to a head that is malformed
+/// or too large.
 fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let (kind, detail) = match bytes.get(..13)? {
         b"HTTP/1.1 400 " => (ProblemType::BAD_REQUEST, "the head of the request is not HTTP/1.1"),
@@ -223,7 +222,7 @@ fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
         ),
         _ => return None,
     };
-    // a handler's answer with such a status always has a body
+    // an answer of a handler with such a status always has a body
     if !bytes.windows(19).any(|text| text == b"content-length: 0\r\n") {
         return None;
     }
@@ -249,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Goal: reading byte by byte is too slow.
+    /// Goal: a client that reads byte by byte is too slow.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_is_served() {
         for (step, is_enough) in [(LEAST_BYTES, true), (1, false)] {

@@ -1,7 +1,7 @@
-//! Pages of other origins that may order: `--allow-origin`.
+//! Orders from pages of other origins: `--allow-origin`.
 //!
-//! The browser learns from the headers of CORS what such a page may send and read. They carry no credentials, so the page of a
-//! shop acts for a buyer whom it names itself, not for one whom the gateway knows by a cookie.
+//! The headers of CORS tell the browser what such a page may send and read. Calls of such a page have no credentials: the page of
+//! a shop names its buyer itself, and no gateway can know the buyer by a cookie.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::problem::{Problem, ProblemType};
 use super::requests::{X_REQUEST_ID, refused_or};
 
-/// How long a browser may remember what a page may send: the most that Chromium allows.
+/// How long a browser may remember the answer about an origin: the longest time that Chromium allows.
 const MAX_AGE: Duration = Duration::from_hours(2);
 
-/// The path where `GET` sells. A page orders with `POST`: a browser sends a `GET` without asking first, and sends it again.
+/// The path whose `GET` sells. A page orders by `POST`: a browser sends a `GET` without asking first, and may send it again.
 const ORDERS: &str = "/stock/reduce";
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -33,7 +33,7 @@ pub(super) struct CrossOrigin {
     others: CorsLayer,
 }
 
-/// Marks a request from a page of an origin that may send it.
+/// Marks a request from a page whose origin may send it.
 #[derive(Clone, Copy)]
 pub(super) struct Allowed;
 
@@ -53,7 +53,7 @@ impl CrossOrigin {
         Some(Self { origins, orders, others })
     }
 
-    /// Answers the request, with the headers of CORS. A page of another origin is refused, whatever it asks for.
+    /// Answers the request, with the headers of CORS. Refuses every request from a page of any other origin.
     pub(super) async fn call(&self, mut request: Request, next: Next) -> Response {
         let headers = request.headers();
         let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -71,7 +71,7 @@ impl CrossOrigin {
                 return answer;
             }
         } else if *request.method() == Method::OPTIONS {
-            // no browser asks: CORS would answer for paths that do not exist
+            // this is no browser's question, and CORS would answer for paths that do not exist
             return refused_or(request, next).await;
         }
         let layer = if request.uri().path() == ORDERS { &self.orders } else { &self.others };
@@ -84,8 +84,8 @@ impl CrossOrigin {
     }
 }
 
-/// Whether the request comes from the instance's own page. Browsers say so in `Sec-Fetch-Site`; old browsers, and all browsers
-/// without TLS, send only `Origin`, whose host is then compared with `Host`. A proxy may have changed the port there.
+/// Whether the request comes from the instance's own page. Browsers say so in `Sec-Fetch-Site`. Old browsers, and all browsers
+/// without TLS, send only `Origin`: its host is compared with `Host`, without the port, which a proxy may change.
 fn is_own(request: &Request, origin: &HeaderValue) -> bool {
     let headers = request.headers();
     let mut sites = headers.get_all("sec-fetch-site").iter().peekable();

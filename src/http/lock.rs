@@ -14,7 +14,7 @@ use super::{params, reply};
 use crate::safeguard::SEE_THROUGH;
 use crate::sale::SaleError;
 
-/// The queue for an item's lock: from the watch, or else from etcd by one request at a time.
+/// The queue for an item's lock, from the watch; if there is none, from etcd by one request at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let (sale, name) = (app.sale.clone(), app.sale.guard().lock_name(&item));
@@ -40,7 +40,7 @@ fn view(name: Option<&str>, queue: Vec<QueueEntry>) -> Response {
             "instance": claim.label,
             "age_ms": claim.age.map(|age| age.as_millis()),
         });
-        // where peers send their orders while it holds
+        // peers send their orders there while this claim holds the lock
         if let Some(address) = claim.note {
             shown["address"] = address.into();
             shown["stands_by"] = claim.is_standby.into();

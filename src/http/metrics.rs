@@ -15,14 +15,13 @@ use super::state::AppState;
 use crate::logging::dropped_lines;
 use crate::sale::metrics::Histogram;
 
-/// The version of the text format.
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");
 
 /// All metrics of this instance. Asks neither the store nor the lock service, so it answers even if they do not.
 pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let (sale, metrics) = (&app.sale, app.sale.metrics());
     let mut page = Page::default();
-    // Prometheus itself has a label `instance`: the address
+    // Prometheus has a label `instance` of its own: the address
     let name = format!("name=\"{}\",version=\"{}\"", sale.instance(), env!("CARGO_PKG_VERSION"));
     page.labelled("info", "The instance, by its name.", [(name, 1)]);
     let orders =
@@ -87,7 +86,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     response
 }
 
-/// The page that is written. Writing to a text cannot fail.
+/// The text of the answer. Writing to a string cannot fail.
 #[derive(Default)]
 struct Page(String);
 

@@ -18,8 +18,8 @@
 //! | `GET /openapi.json` | these calls, in `OpenAPI` 3.1 |
 //! | `GET /healthz`, `/readyz`, `/version`, `/metrics` | for load balancers and operators |
 //!
-//! [`router`] is the interface without a socket, [`buyers_router`] the part for buyers; [`server`] serves them on sockets.
-//! Errors are in [`problem`]. An [`Extension`] adds routes.
+//! [`router`] has all routes, [`buyers_router`] those for buyers, without a socket; [`server`] serves them. Errors are in
+//! [`problem`]. An [`Extension`] adds routes.
 
 mod access;
 pub mod body;
@@ -78,7 +78,7 @@ pub fn router(state: Arc<AppState>) -> Router {
     observed(routes.merge(page), traffic, others)
 }
 
-/// The routes for buyers, where operators have a separate port.
+/// The routes for buyers, if operators have a port of their own.
 pub fn buyers_router(state: Arc<AppState>) -> Router {
     let (traffic, others) = (Arc::clone(&state.traffic), state.cross_origin.clone());
     observed(for_buyers(&state).with_state(state), traffic, others)
@@ -101,13 +101,13 @@ fn for_buyers(state: &Arc<AppState>) -> Router<Arc<AppState>> {
         .route("/healthz", get(probes::healthz))
 }
 
-/// Adds what every route needs: problems for unknown paths and methods, for a request that [`server::serve`] refuses and after a
-/// panic; an id and a span for each request.
+/// Adds the parts that every route needs: an id and a span for each request; problems for unknown paths and methods, for a
+/// request that [`server::serve`] refuses, and after a panic.
 pub fn with_defaults(routes: Router) -> Router {
     observed(routes, Arc::default(), None)
 }
 
-/// The same, and counts the answers in `traffic`, and lets pages of `others` order.
+/// The same; also counts the answers in `traffic`, and lets pages of the origins `others` order.
 fn observed(routes: Router, traffic: Arc<Traffic>, others: Option<Arc<CrossOrigin>>) -> Router {
     let routes = routes.fallback(no_such_path);
     let routes = routes.method_not_allowed_fallback(async || no_such_method());

@@ -27,7 +27,7 @@ use crate::inventory::{
 /// The default length of a page.
 const DEFAULT_LIMIT: u32 = 100;
 
-/// The longest wait for the next entry, and the pause between looks for it.
+/// The longest wait for the next entry, and the pause between two looks.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -48,7 +48,7 @@ struct Page<'a> {
     orders: Vec<Line<'a>>,
     /// The `after` of the next page, if there is one.
     next: Option<&'a str>,
-    /// Where this page ends, for an `after` at any time.
+    /// The position behind this page, for a later `after`.
     cursor: &'a str,
 }
 
@@ -57,7 +57,7 @@ struct Line<'a> {
     sale: &'a str,
     #[serde(flatten)]
     entry: &'a Entry,
-    /// The position behind this line, for lines that are not in a page with a `cursor`.
+    /// The position behind this line, if the page has no `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
@@ -71,13 +71,13 @@ struct Reading {
 }
 
 impl Reading {
-    /// The next page. If there are no entries yet, waits for them up to `wait`.
+    /// The next page. If it would be empty, waits up to `wait` for an entry.
     async fn next(&mut self, wait: Duration) -> Result<LedgerPage, Problem> {
         let Self { app, item, from, limit } = self;
         let until = Instant::now() + wait;
         loop {
             let page = app.sale.ledger(item, from.clone(), *limit).await?;
-            // if another sale starts during the wait, its ledger is another one
+            // a sale that starts during the wait has another ledger
             from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
             if !page.entries.is_empty() || is_over {
@@ -94,13 +94,13 @@ impl Reading {
         page.entries.len() as u64 >= u64::from(self.limit)
     }
 
-    /// The `after` for what follows.
+    /// The `after` for the next entry.
     fn cursor(&self) -> String {
         let sale = self.from.of.as_ref().map(|name| format!("{name}:"));
         format!("{}{}", sale.unwrap_or_default(), self.from.after)
     }
 
-    /// The rest of the ledger from this page on, one entry a line. Only one page is in memory. If a read fails, the body breaks
+    /// The ledger from this page on, one entry a line. Only one page is in memory at a time. If a read fails, the body breaks
     /// off.
     fn lines(self, first: LedgerPage) -> Body {
         let pages = stream::try_unfold((self, Some(first)), |(mut reading, page)| async {
@@ -127,7 +127,7 @@ fn lines_of(page: &LedgerPage) -> impl Iterator<Item = Line<'_>> {
     page.entries.iter().map(|entry| Line { sale: &page.sale, entry, cursor: None })
 }
 
-/// One page of the ledger, or the rest of it.
+/// One page of the ledger, or the rest of the ledger as lines.
 pub(super) async fn list(
     State(app): State<Arc<AppState>>,
     headers: HeaderMap,
@@ -163,7 +163,7 @@ pub(super) async fn list(
     Ok(if wait.is_zero() { page } else { (Extension(AtOnce), page).into_response() })
 }
 
-/// The position that the parameters `sale` and `after` name; `after` is `POSITION` or `SALE:POSITION`.
+/// The position that the parameters `sale` and `after` name. `after` is `POSITION` or `SALE:POSITION`.
 fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, Problem> {
     let after = after.unwrap_or("0");
     let (of, after) = after.rsplit_once(':').map_or((None, after), |(of, after)| (Some(of), after));
@@ -171,7 +171,7 @@ fn position(sale: Option<&str>, after: Option<&str>) -> Result<LedgerPosition, P
     if let Some(of) = of {
         params::sale_id(of.split('~').next().unwrap_or_default())?;
     }
-    // a number alone would skip entries at the beginning of the next sale
+    // a number alone would skip entries at the beginning of a later sale
     let is_named = of.is_some() || sale.is_some();
     let after = params::number(after).filter(|after| is_named || *after == 0);
     let after = after.ok_or_else(|| {
@@ -188,7 +188,7 @@ fn wait_time(text: &str) -> Result<Duration, Problem> {
     wait.ok_or_else(|| Problem::new(ProblemType::BAD_PARAMETER, detail))
 }
 
-/// The answer to one order again, with its latest event.
+/// The record of one order, with its latest event.
 pub(super) async fn one(
     State(app): State<Arc<AppState>>,
     id: Named,

@@ -53,7 +53,7 @@ fn file(files: Files, name: &str) -> Result<Response, Problem> {
         .ok_or_else(|| Problem::new(ProblemType::NOT_FOUND, "the page has no file of this name"))?;
     let headers = [
         (header::CONTENT_TYPE, media_type(name)),
-        // so that the page is never older than the program
+        // the page must not be older than the program
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

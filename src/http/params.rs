@@ -16,7 +16,7 @@ use super::problem::{Problem, ProblemType};
 use crate::inventory::{Item, OrderId, Quantity, SaleId, User};
 use crate::logging::is_invisible;
 
-/// The name in the path, if there is one: an order, a sale or a file.
+/// The name in the path, if there is one: of an order, a sale or a file.
 pub(super) type Named = Result<Option<Path<String>>, PathRejection>;
 
 /// The name in the path; empty if there is none or it is not UTF-8.
@@ -24,7 +24,7 @@ pub(super) fn named(name: Named) -> String {
     name.ok().flatten().map(|Path(name)| name).unwrap_or_default()
 }
 
-/// The longest reason in a problem: it can repeat text from the client.
+/// The longest reason in a problem: it can repeat text of the client.
 pub(super) const MAX_REASON: usize = 200;
 
 /// The parameters of a call.
@@ -52,7 +52,7 @@ pub(super) fn only_item(uri: &Uri) -> Result<Item, Problem> {
     item(name.as_deref())
 }
 
-/// The item of parameter `item`: the default item if there is none.
+/// The item that the parameter `item` names, or the default item.
 ///
 /// # Errors
 /// `bad-item`.
@@ -67,22 +67,22 @@ pub(super) fn number<N: FromStr>(text: &str) -> Option<N> {
     text.parse().ok().filter(|_| is_number)
 }
 
-/// The quantity of parameter `quantity`: one unit by default.
+/// The number in the parameter `quantity`, or one unit.
 ///
 /// # Errors
 /// `bad-quantity`.
 pub(super) fn quantity(text: Option<&str>) -> Result<Quantity, Problem> {
-    // text that is no number becomes 0, which is refused too
+    // text that is no number becomes 0, which is refused, too
     let units = text.map_or(Some(1), number).unwrap_or(0);
     Quantity::new(units).map_err(|error| Problem::new(ProblemType::BAD_QUANTITY, error.to_string()))
 }
 
-/// The buyer: from the header in which the gateway names them, if there is such a header; else from the parameter `user`, which
-/// is empty by default.
+/// The buyer: from the header in which the gateway names buyers, if there is such a header; else from the parameter `user`, or
+/// empty.
 ///
 /// # Errors
-/// `bad-user`; `user-required` if the header is missing; `bad-parameter` for a parameter beside the header, or one that is not
-/// UTF-8.
+/// `bad-user`; `user-required` if the header is missing; `bad-parameter` if the parameter
+/// comes beside the header, or is not UTF-8.
 pub(super) fn user(
     header: Option<&HeaderName>,
     headers: &HeaderMap,
@@ -110,7 +110,7 @@ pub(super) fn user(
         return Err(Problem::new(wrong, "the user is not UTF-8"));
     }
     let bad = |what: &'static str| Problem::new(ProblemType::BAD_USER, what);
-    // checked here only, so that users that a store has already stay valid
+    // only this place checks it: users in stores of earlier versions stay valid
     if name.chars().any(is_invisible) {
         return Err(bad("a user has no control, format or other invisible characters"));
     }
@@ -119,10 +119,11 @@ pub(super) fn user(
 
 /// The text of the header `Idempotency-Key`, if there is one.
 ///
-/// The IETF draft of the header requires a quoted string, `"8e03978e"`; most clients send the bare text. Both name the same.
+/// The IETF draft of the header requires a quoted string, `"8e03978e"`. Most clients send the bare text. The two forms name
+/// the same order.
 ///
 /// # Errors
-/// A problem of type `kind`, if there are two, or a quoted string is malformed.
+/// A problem of type `kind` if there are two keys or a quoted string is malformed.
 pub(super) fn idempotency_key(
     headers: &HeaderMap,
     kind: &'static ProblemType,
@@ -165,8 +166,8 @@ const AHEAD: [HeaderName; 4] = [
     HeaderName::from_static("x-moz"),
 ];
 
-/// Refuses requests that a browser sends from a page of another site, unless its origin is allowed, or that its user did not ask for: ahead of time, or for a
-/// part of a page, such as an image.
+/// Refuses a request from a page of another site, unless its origin is allowed, and a request that no user asked for: a browser
+/// sent it ahead of time, or for a part of a page, such as an image.
 ///
 /// # Errors
 /// `cross-site` or `unintended`.
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Goal: a rule that was added later does not damage orders that the store has already.
+    /// Goal: the rule about invisible characters does not damage orders that the store has already.
     #[test]
     fn users_are_checked_at_the_door() {
         for text in ["a\u{fe0f}", "\u{3164}", "a\u{200b}b", "\u{e0100}"] {

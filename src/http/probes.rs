@@ -23,12 +23,11 @@ const READY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The shortest time between the starts of two checks.
 const READY_GAP: Duration = Duration::from_millis(250);
 
-/// Answers that the process lives. Checks nothing else, since a restart would not repair it.
+/// Answers that the process lives. It checks nothing more, since a restart would repair nothing more.
 pub(super) async fn healthz() -> Response {
     reply::json(&json!({ "status": "ok" }))
 }
 
-/// Whether this instance could take an order now.
 pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response, Problem> {
     if app.traffic.is_draining.load(Ordering::Relaxed) {
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
@@ -37,8 +36,8 @@ pub(super) async fn readyz(State(app): State<Arc<AppState>>) -> Result<Response,
     Ok(reply::json(&json!({ "status": "ready" })))
 }
 
-/// The latest check and its start. Requests that come before the start share it, because each check is a request to Redis and one
-/// to etcd, and any client may ask. So no answer is older than its request.
+/// The latest check and its start. Requests that come before its start share it, since each check asks Redis and etcd, and any
+/// client may send requests. The answer to a request is never older than the request.
 #[derive(Default)]
 pub(super) struct Readiness(Mutex<Option<(Instant, Check)>>);
 
@@ -55,7 +54,7 @@ impl Readiness {
             begins_at = begins_at.max(*latest_at + READY_GAP);
         }
         let sale = sale.clone();
-        // a separate task, which goes on for the other requests when the first client disconnects
+        // a task of its own, which goes on for other requests if the first client disconnects
         let check = tokio::spawn(async move {
             sleep_until(begins_at).await;
             match timeout(READY_TIMEOUT, sale.ready()).await {
@@ -74,14 +73,13 @@ impl Readiness {
     }
 }
 
-/// The version of the program.
 pub(super) async fn version(State(app): State<Arc<AppState>>) -> Response {
     reply::json(&json!({
         "name": env!("CARGO_PKG_NAME"),
         "version": env!("CARGO_PKG_VERSION"),
         // set at build time
         "commit": option_env!("GIT_COMMIT"),
-        // the safeguards that are off: none in the service
+        // the safeguards that are off; always empty in the service
         "without": app.sale.guard().status().without,
     }))
 }

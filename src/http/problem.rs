@@ -1,8 +1,8 @@
-//! Errors as the client sees them: problem details (RFC 9457).
+//! The errors of the interface: problem details (RFC 9457).
 //!
-//! Every error has one `type`, a bare word that never changes, and with it one status. 503 means that nothing
-//! was taken; with 504 it is unknown. docs/http-api.md and static/openapi.json list the types. The errors of
-//! the sale become problems at the end of this file.
+//! Every error has one `type`, a bare word that never changes, and by it one status. 503 means that nothing was taken; with 504
+//! it is unknown. docs/http-api.md and static/openapi.json list the types. The errors of the sale become problems at the end of
+//! this file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,6 @@ use crate::inventory::{InventoryError, Item};
 use crate::sale::SaleError;
 use crate::throttle::Throttle;
 
-/// The media type of every problem.
 pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
 /// One type of problem.
@@ -34,7 +33,7 @@ pub struct ProblemType {
     /// The status of the answer.
     #[serde(serialize_with = "as_number")]
     pub status: StatusCode,
-    /// The least number of seconds after which a retry can help; `None` if no retry helps.
+    /// The least number of seconds until a retry can help; `None` if no retry helps.
     #[serde(skip)]
     pub retry_after_seconds: Option<u32>,
 }
@@ -142,7 +141,7 @@ impl ProblemType {
         Self::ALL.iter().copied().find(has_word).unwrap_or(Self::INTERNAL)
     }
 
-    /// Whether the connection must not be used again: the rest of the body was not read.
+    /// Whether the connection must not be used again, since the rest of the body was not read.
     fn closes_connection(&self) -> bool {
         matches!(self.word, "body-too-large" | "request-timeout")
     }
@@ -153,19 +152,18 @@ impl ProblemType {
 pub struct Problem {
     #[serde(flatten)]
     pub(super) kind: &'static ProblemType,
-    /// What the client reads: what to do.
+    /// The text for the client: it says what to do.
     pub(super) detail: Cow<'static, str>,
     /// Further members about the order, the item and so on.
     #[serde(flatten)]
     more: BTreeMap<&'static str, Value>,
-    /// The number of seconds after which a retry can help; `None` if no retry helps.
+    /// The number of seconds until a retry can help; `None` if no retry helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_seconds: Option<u32>,
 }
 
 impl Problem {
-    /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about
-    /// the inside of the service.
+    /// A problem of type `kind`. The client reads `detail`: it says what to do, and nothing about the inside of the service.
     pub fn new(kind: &'static ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
         let detail = detail.into();
         let problem = Self { kind, detail, more: BTreeMap::new(), retry_after_seconds: None };
@@ -175,7 +173,7 @@ impl Problem {
         }
     }
 
-    /// The same with a retry after so many seconds, and up to so many more, at random.
+    /// The same, with a retry after `least` seconds and up to `at_random` more.
     pub(super) fn retry_after(self, least: u32, at_random: u32) -> Self {
         let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]) % (at_random + 1);
         Self { retry_after_seconds: Some(least + random), ..self }
@@ -190,12 +188,12 @@ impl Problem {
         self
     }
 
-    /// The problem after a panic, whose message is in the log.
+    /// The problem after a panic. The log has the panic's message.
     pub(super) fn panicked() -> Self {
         Self::new(ProblemType::INTERNAL, "a fault of the service: its log has the cause")
     }
 
-    /// What the client reads.
+    /// The text for the client.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -225,7 +223,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The client gets the type and the error's own text; the log gets the error's sources as well.
+/// The client gets the type and the error's own text. The log also gets the error's sources.
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
         let kind = ProblemType::of(error.word());
@@ -251,7 +249,7 @@ fn log(kind: &'static ProblemType, error: &SaleError) {
     static LATEST: Mutex<BTreeMap<&str, Throttle>> = Mutex::new(BTreeMap::new());
     let must_operator_act = match kind.word {
         "lock-refused" | "not-ready" | "damaged" | "foreign-fence" | "store-misconfigured" => true,
-        // the inventory logs a roll-back, once
+        // the inventory logs a roll-back once
         "stopping" | "store-rolled-back" => return,
         _ if kind.status.is_client_error() && kind != ProblemType::QUEUE_FULL => return,
         _ => false,

@@ -29,8 +29,8 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// Each client has a bucket, which records the time until which the client has used up its rate: each request moves that time by
-/// one step, and it may be ahead of the clock by at most one burst (the generic cell rate algorithm).
+/// Each client has a bucket, which has the time up to which the client has used its rate. Each request moves that time by one
+/// step; it may be ahead of the clock by at most one burst (the generic cell rate algorithm).
 ///
 /// The number of buckets is fixed. Clients whose hashes collide share a bucket. Nobody can choose with whom to share, because the
 /// key of the hash is random. To shut others out, a client would have to use up most of the buckets, again and again.
@@ -47,7 +47,7 @@ pub(super) struct RateLimit {
 enum Client<'a> {
     /// The user whom the gateway names.
     User(&'a [u8]),
-    /// The address of the connection, or what a trusted proxy tells.
+    /// The address of the connection, or the one that a trusted proxy passes on.
     Host(IpAddr),
     Unknown,
 }
@@ -58,7 +58,7 @@ impl RateLimit {
         Self { rate, began: Instant::now(), hasher: RandomState::new(), used_until }
     }
 
-    /// Whether the client may send one more request now.
+    /// Whether the client may send one more request.
     fn admits(&self, client: &Client<'_>) -> bool {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Rate { count, per } = self.rate;
@@ -71,19 +71,19 @@ impl RateLimit {
     }
 }
 
-/// The proxies that clients come through.
+/// The proxies through which clients come.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     /// Their addresses.
     pub trusted: Vec<IpNet>,
-    /// The header to which each proxy adds the address that it saw. No second header is read: a proxy passes the others on as
-    /// the client wrote them.
+    /// The header to which each proxy adds the address that it saw. No second header is read: a proxy passes on others as the
+    /// client wrote them.
     pub header: Option<HeaderName>,
 }
 
 impl Proxies {
     /// The address of the client that sends these headers through `peer`: the header is read from the right, up to the first
-    /// address that does not belong to a trusted proxy. If that address cannot be read, the peer is the client.
+    /// address that is no trusted proxy's. If that address cannot be read, the peer is the client.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let is_trusted = |address: &IpAddr| self.trusted.iter().any(|net| net.contains(address));
         let Some(header) = self.header.as_ref().filter(|_| is_trusted(&peer)) else { return peer };
@@ -100,7 +100,7 @@ impl Proxies {
         client
     }
 
-    /// Warns at the first sign that clients come through a proxy that is not trusted, and so share one limit.
+    /// Warns at the first sign that clients come through a proxy that is not trusted, and share one limit.
     fn warn(&self, headers: &HeaderMap) {
         static IS_WARNED: AtomicBool = AtomicBool::new(false);
         if let Some(header) = self.header.as_ref().filter(|_| self.trusted.is_empty())
@@ -115,7 +115,7 @@ impl Proxies {
     }
 }
 
-/// An address as proxies write it: some add the port, and then IPv6 is in brackets.
+/// An address in the form in which proxies write it: some add the port, and then IPv6 is in brackets.
 fn address_in(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().or_else(|_| text.parse().map(|with: SocketAddr| with.ip()));
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a client cannot choose its address: only what trusted proxies added counts, and of two headers only one.
+    /// Goal: a client cannot choose its address: only addresses that trusted proxies added count, and only of one header.
     #[test]
     fn the_client_is_whom_the_last_trusted_proxy_saw() {
         let trusted =
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    /// Goal: a burst passes, then the rate; each client has its own. However many clients come, each stays limited, and few
-    /// others share a limit with them (governor#171: a store of clients without a bound).
+    /// Goal: a burst passes, then the rate; each client has a limit of its own. However many clients come, each stays limited,
+    /// and few share a limit with another one (governor#171: a store of clients without a bound).
     #[tokio::test(start_paused = true)]
     async fn each_client_has_its_rate() {
         let limit = RateLimit::new(Rate { count: 3, per: Duration::from_secs(1) });
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(burst(7), 0, "a known client stays limited");
         let new: Vec<_> = (1_000_000..1_001_000).map(burst).collect();
         assert!(new.iter().all(|admitted| *admitted <= 3), "new ones are limited");
-        // one in six shares its bucket with a client that has used up its rate
+        // one in six shares a bucket with a client that has used up its rate
         let served = new.iter().filter(|admitted| **admitted == 3).count();
         assert!(
             (700..).contains(&served),

@@ -1,4 +1,4 @@
-//! `GET` or `POST /stock/reduce`, `POST /order/confirm`, `/order/cancel` and `/order/return`: the sale itself.
+//! `GET` or `POST /stock/reduce`, `POST /order/confirm`, `/order/cancel` and `/order/return`: orders and their later events.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ struct OrderParams {
     user: Option<String>,
 }
 
-/// The longest time after which a client is told to ask again whether the sale has started, or a hold has ended.
+/// The longest time after which a client is told to ask again whether the sale has started or a hold has ended.
 const MOST_RETRY_SECONDS: u32 = 60;
 
-/// Up to so many seconds, or as many as a hold lasts, are added to the time until a hold ends.
+/// At most this many seconds, and at most the time of a hold, are added at random to the time until a hold ends.
 const MOST_HOLD_JITTER_SECONDS: u32 = 30;
 
 #[derive(Serialize)]
@@ -48,15 +48,14 @@ struct Answer<'a> {
     token: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_until: Option<Timestamp>,
-    /// When the hold was confirmed or cancelled, or the order returned.
+    /// When the order was confirmed, cancelled or returned.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
 }
 
 /// Takes the units of the order.
 ///
-/// The route takes every method, so that axum does not treat `HEAD` as `GET`: a prober that sends `HEAD` must
-/// not buy.
+/// The route takes every method, so that axum does not treat `HEAD` as `GET`: a prober that sends `HEAD` must not buy.
 pub(super) async fn reduce(
     State(app): State<Arc<AppState>>,
     request: Request,
@@ -112,8 +111,8 @@ struct BuyerParams {
     order: Option<String>,
 }
 
-/// The order that the path or the query names, for `action`. An id in the path may not survive: proxies and clients change `/`,
-/// `.` and `..` there.
+/// The order that the path or the query names, for `action`. An id may not survive in a path: proxies and clients change `/`, `.`
+/// and `..` there.
 pub(super) fn named_order(
     app: &AppState,
     id: Named,
@@ -138,7 +137,7 @@ pub(super) fn named_order(
     })
 }
 
-/// Confirms or cancels the order, or takes it back.
+/// Confirms, cancels or returns the order.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     id: Named,
@@ -154,7 +153,7 @@ pub(super) async fn change(
     body::refuse(content).await?;
     let (id, item) = (order.id.clone(), order.item.clone());
     let outcome = match app.sale.reduce(order).await? {
-        // the order has no hold: it was final from the start
+        // the order has no hold, so it counts as confirmed from the start
         Outcome::Repeated(order) | Outcome::Reserved(order) => {
             let change = Accepted { event: Event::Confirmed, ..order };
             Outcome::Changed { change, is_repeated: false }
@@ -267,13 +266,13 @@ fn left(units: u64) -> Cow<'static, str> {
     }
 }
 
-/// The whole seconds after which this time is over, at most [`MOST_RETRY_SECONDS`].
+/// The whole seconds until this time is over, at most [`MOST_RETRY_SECONDS`].
 fn seconds_until(end: Duration) -> u32 {
     u32::try_from(end.as_secs())
         .map_or(MOST_RETRY_SECONDS, |whole| MOST_RETRY_SECONDS.min(whole.saturating_add(1)))
 }
 
-/// Adds the header for an answer that was given before, if `is_repeated`.
+/// Adds the header of a repeated answer, if `is_repeated`.
 pub(super) fn marked(mut answer: Response, is_repeated: bool) -> Response {
     if is_repeated {
         let name = HeaderName::from_static("idempotency-replayed");
@@ -282,7 +281,7 @@ pub(super) fn marked(mut answer: Response, is_repeated: bool) -> Response {
     answer
 }
 
-/// Whether the client accepts this media type first. Many clients accept other types after JSON.
+/// Whether this media type is the first that the client accepts. Many clients name further types after JSON.
 pub(super) fn prefers(headers: &HeaderMap, media_type: &str) -> bool {
     let accepted = headers.get(header::ACCEPT);
     let first = accepted.and_then(|value| value.as_bytes().split_at_checked(media_type.len()));

@@ -37,7 +37,6 @@ pub fn json_as(media_type: &'static str, status: StatusCode, body: &impl Seriali
     answer(media_type, status, body)
 }
 
-/// `body` as plain text.
 pub(super) fn text(status: StatusCode, body: String) -> Response {
     answer("text/plain; charset=utf-8", status, body.into_bytes())
 }
@@ -59,7 +58,7 @@ pub(super) struct AtOnce;
 #[cfg(feature = "compression")]
 const LEAST_COMPRESSED: u16 = 512;
 
-/// Compresses the answers of these routes for clients that ask for it, if the program was built with that.
+/// Compresses the answers of these routes for clients that accept this, if the program was built with the feature.
 pub(super) fn compressed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     #[cfg(feature = "compression")]
     let routes = {

@@ -14,7 +14,7 @@ pub const MAX_URI_BYTES: usize = 8 * 1024;
 
 /// Refuses a request that is malformed or whose head is too large, before any handler sees it.
 ///
-/// hyper's own limits are larger, and hyper answers without a body: see [`server`](super::server).
+/// hyper's own limits are larger, and its answers have no body: see [`server`](super::server).
 ///
 /// # Errors
 /// `bad-request`, `uri-too-long` or `headers-too-large`.
@@ -22,7 +22,7 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
     let headers = request.headers();
     let bad = |detail| Err(Problem::new(ProblemType::BAD_REQUEST, detail));
     let lines = |name| headers.get_all(name).iter().count();
-    // a proxy in front may read another host, or another end of the body, from such a request (RFC 9112, 3.2 and 6.1)
+    // a proxy may read another host, or another end of the body, from such a request (RFC 9112, 3.2 and 6.1)
     let hosts = lines(header::HOST);
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
         return bad("a request of HTTP/1.1 has one header Host");
@@ -38,7 +38,7 @@ pub(super) fn check<B>(request: &Request<B>) -> Result<(), Problem> {
         let detail = format!("path and query together have at most {MAX_URI_BYTES} bytes");
         return Err(Problem::new(ProblemType::URI_TOO_LONG, detail));
     }
-    // the bytes as they were sent: name, colon, space, value and line end
+    // each header was sent as name, colon, space, value and line end
     let header_bytes: usize =
         headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if header_bytes > MAX_HEADER_BYTES {
@@ -55,11 +55,10 @@ pub(super) fn is_chunked(headers: &HeaderMap) -> bool {
     coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Copies the parts of the head that share memory with the buffer into which it was read.
+/// Copies the parts of the head that share memory with the buffer into which hyper read them.
 ///
-/// While a request is handled, hyper waits for the end of the connection and needs a buffer of 8 KiB for that. If the request
-/// still shares the buffer into which it was read, hyper allocates another one for each request: the largest part of the memory
-/// of a waiting order.
+/// While a request is handled, hyper waits for the end of the connection, and needs a buffer of 8 KiB for that. If the request
+/// shares that buffer, hyper allocates another one: this would be the largest part of the memory of a waiting order.
 pub(super) fn detach_from_read_buffer<B>(request: &mut Request<B>) {
     for value in request.headers_mut().values_mut() {
         if let Ok(copy) = HeaderValue::from_bytes(value.as_bytes()) {
@@ -67,7 +66,7 @@ pub(super) fn detach_from_read_buffer<B>(request: &mut Request<B>) {
         }
     }
     let uri = request.uri();
-    // a URI with a host, which clients send to proxies, stays shared: it is rare, and only costs memory
+    // a URI with a host, which clients send to proxies, stays shared: this is rare, and costs only memory
     if let (None, Some(path)) = (uri.authority(), uri.path_and_query()) {
         let copy = Bytes::copy_from_slice(path.as_str().as_bytes());
         if let Ok(copy) = Uri::from_maybe_shared(copy) {

@@ -1,4 +1,4 @@
-//! What every request gets: an id, a span, an answer even after a panic, and a count by its status.
+//! Gives every request an id, a span, an answer even after a panic, and a count by its status.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -38,9 +38,9 @@ pub fn current_id() -> Option<String> {
 /// The state that the requests of one instance share.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    /// How many answers each route gave, by status. All unknown paths are one route, so the number of entries is bounded.
+    /// The number of answers of each route, by status. All unknown paths are one route, so the number of entries is bounded.
     pub(super) answers: Mutex<BTreeMap<String, BTreeMap<u16, u64>>>,
-    /// Whether the instance will stop soon: clients are told to use another one.
+    /// Whether the instance will stop soon: each answer is then the last one of its connection.
     pub(super) is_draining: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Traffic {
     }
 }
 
-/// Adds all of this to the routes.
+/// Adds the work of this module to the routes.
 pub(super) fn observed(
     routes: Router,
     traffic: Arc<Traffic>,
@@ -68,14 +68,14 @@ pub(super) fn observed(
     ))
 }
 
-/// Answers a request under its id, in a span. `others` are the origins whose pages may order, at the buyers' port.
+/// Answers a request under its id, in a span. `others` are the origins whose pages may order at the buyers' port.
 async fn observe(
     traffic: Arc<Traffic>,
     others: Option<Arc<CrossOrigin>>,
     request: Request,
     next: Next,
 ) -> Response {
-    // tower-http's layers for ids accept any id, and add a quarter to the instructions of an order on its way to the handler
+    // tower-http's layers for ids accept any id, and add a quarter to the instructions that an order takes to its handler
     let id = id_in(request.headers()).unwrap_or_else(new_id);
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::debug_span!("request", id = id.to_str().ok(), %method, path);
@@ -101,7 +101,7 @@ async fn observe(
     answer
 }
 
-/// The answer of the routes. A request that the server refused has a [`Problem`] as an extension, and no handler sees it.
+/// The answer of the routes. If the server refused the request, its [`Problem`] is an extension, and no handler sees the request.
 pub(super) async fn refused_or(mut request: Request, next: Next) -> Response {
     match request.extensions_mut().remove::<Problem>() {
         Some(problem) => problem.into_response(),
@@ -109,7 +109,7 @@ pub(super) async fn refused_or(mut request: Request, next: Next) -> Response {
     }
 }
 
-/// Tells the client only that there was a fault; the log has the panic's message.
+/// Tells the client only that there was a fault. The log has the panic's message.
 #[allow(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
 fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -119,7 +119,7 @@ fn after_panic(payload: Box<dyn Any + Send>) -> Response {
     Problem::panicked().into_response()
 }
 
-/// The id that the client or a proxy in front chose, if there is exactly one and it is visible ASCII.
+/// The id that the client or a proxy chose, if there is exactly one and it is visible ASCII.
 fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut values = headers.get_all(X_REQUEST_ID).iter();
     let id = values.next().filter(|_| values.next().is_none())?;
@@ -128,7 +128,7 @@ fn id_in(headers: &HeaderMap) -> Option<HeaderValue> {
     is_valid.then(|| id.clone())
 }
 
-/// An id that no other process makes: random digits for the process, and a number. A random id for each request would cost more.
+/// An id that no other process makes: the process's random digits, and a number. A random id for each request would cost more.
 fn new_id() -> HeaderValue {
     static PROCESS: LazyLock<String> = LazyLock::new(|| Uuid::new_v4().simple().to_string());
     static COUNT: AtomicU64 = AtomicU64::new(1);

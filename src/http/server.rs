@@ -1,8 +1,8 @@
-//! Serving a router on a socket, and stopping without dropping a request.
+//! Serves a router on a socket, and stops without dropping a request.
 //!
-//! The server speaks only HTTP/1.1: load balancers use it to their backends. hyper-util's detection of HTTP/2 without TLS waits
-//! for the first bytes without a limit, and `axum::serve` waits so for the head of a request. hyper's connection limits the time
-//! for the head; `ClientIo` limits the time for writing.
+//! The server speaks only HTTP/1.1, as load balancers do to their backends. hyper-util's detection of HTTP/2 without TLS waits
+//! without limit for the first bytes, and `axum::serve` for the head of a request. hyper's connection limits the time for the
+//! head; `ClientIo` limits the time for writing.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,18 +35,18 @@ use crate::throttle::Throttle;
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 4096;
 
-/// The system's buffers for each connection, which by default take megabytes. The system may double these sizes.
+/// The system's buffers of each connection, which would take megabytes by default. The system may double these sizes.
 const SEND_BUFFER_BYTES: u32 = 128 * 1024;
 const RECEIVE_BUFFER_BYTES: u32 = 64 * 1024;
 
-/// The most bytes of a head in memory. Our own smaller limits answer with a problem; hyper answers a head beyond this one with a
-/// bare 431.
+/// The most bytes of a head in memory. `request_head` has smaller limits, and answers with a problem. hyper answers a larger head
+/// with a bare 431.
 pub const MAX_HEAD_BUFFER: usize = 2 * (MAX_HEADER_BYTES + MAX_URI_BYTES);
 
 /// How many clients beyond `max_connections` get an answer at the same time.
 pub(crate) const MAX_BEYOND: usize = 64;
 
-/// The paths that those clients can call nevertheless: a busy instance must not look dead.
+/// The paths that these clients may call: a busy instance must not look dead.
 const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// The time for handshakes that have begun, before the port closes.
@@ -55,10 +55,10 @@ const LAST_HANDSHAKES: Duration = Duration::from_millis(20);
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// The time for a client to send the head of a request, including the time that the connection is idle; and to read 16 KiB of
+    /// The time for a client to send the head of a request, from the end of the request before; and the time to read 16 KiB of
     /// its answers, or the rest of them.
     pub header_timeout: Duration,
-    /// The most open connections. Some more get answers to probes, and otherwise `too-many-connections`.
+    /// The most open connections. Some further clients get answers to probes; to other calls they get `too-many-connections`.
     pub max_connections: usize,
     /// The time for requests in flight after the stop.
     pub shutdown_grace: Duration,
@@ -82,10 +82,10 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. Then each client that is connected,
-/// or has begun to connect, gets an answer to one more request. A client that does not send it, or does not read its answers, is
-/// cut off after a second. Returns the number of connections that were cut off because their requests took longer than the grace
-/// period.
+/// Serves `router`, which has the [defaults](super::with_defaults), until `stop` completes. After that, each client that is
+/// connected, or has begun to connect, gets an answer to one more request. A client that does not send it, or does not read its
+/// answers, is cut off after a second. Returns the number of connections that were cut off because their requests took longer
+/// than the grace period.
 ///
 /// # Cancel safety
 /// Dropping the future closes every connection at once.
@@ -99,10 +99,10 @@ pub async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .max_buf_size(if LIMITS.is_on() { MAX_HEAD_BUFFER } else { usize::MAX })
-        // for answers this small, copying head and body together costs less than `writev`
+        // copying head and body together costs less than `writev` for answers this small
         .writev(false);
-    // `half_close` stays off: a client that sends no more is gone. hyper then drops the handler, so that a disconnected buyer's
-    // order leaves the queue
+    // `half_close` stays off: a client that sends no more is gone. hyper then drops the handler, and a disconnected buyer's order
+    // leaves the queue
     let (stopping, _) = watch::channel(false);
     let mut server = Server {
         http,
@@ -147,7 +147,7 @@ struct Server {
     header_timeout: Duration,
     /// A permit for each of `max_connections`.
     room: Arc<Semaphore>,
-    /// Whether each answer is now the last one of its connection.
+    /// Whether each answer is the last one of its connection.
     stopping: watch::Sender<bool>,
     connections: JoinSet<()>,
 }
@@ -167,7 +167,7 @@ impl Server {
         if is_beyond && let Some(suppressed) = FULL.pass() {
             tracing::warn!(suppressed, "--max-connections are open: others get 503");
         }
-        // answers are small and complete: Nagle's algorithm would only delay them
+        // answers are small and complete, and Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);
         let client = Arc::new(Client::new(self.stopping.subscribe()));
         let io = TokioIo::new(ClientIo::new(stream, time, Arc::clone(&client)));
@@ -191,8 +191,8 @@ impl Server {
     }
 }
 
-/// Answers one request. If it violates HTTP, is too large or finds no room, the router gets the problem to answer, and no handler
-/// sees the request.
+/// Answers one request. If the request violates HTTP, is too large or finds no room, the router gets the problem as its answer,
+/// and no handler sees the request.
 fn answer(
     router: &TowerToHyperService<Router>,
     mut request: Request<Incoming>,
@@ -206,7 +206,7 @@ fn answer(
         request_head::check(&request)
     };
     let is_last = is_beyond || checked.is_err() || request_head::is_chunked(request.headers());
-    // now, not when the future is first polled: by then hyper has looked for the next request
+    // here, since hyper looks for the next request before it first polls the future
     request_head::detach_from_read_buffer(&mut request);
     if let Err(problem) = checked {
         request.extensions_mut().insert(problem);
@@ -222,19 +222,18 @@ fn answer(
     }
 }
 
-/// Lets no new connection begin, while handshakes that have begun come to their end. A client that begins one now is refused a
-/// second later, when its system sends the first segment again. Without this, a client whose handshake is under way when the port
-/// closes sends a request and gets a reset: with 2 ms of network, three in four clients that connected all the time. A proxy does
-/// not repeat an order that it has sent.
+/// Lets no new connection begin, while handshakes that have begun end. A client whose first segment is dropped sends it again a
+/// second later, and is refused. Without this, a client whose handshake is under way when the port closes could send an order and
+/// get a reset, and a proxy does not repeat an order that it has sent. With 2 ms of network, this befell three in four clients
+/// that connected all the time.
 #[cfg(target_os = "linux")]
 fn begin_no_handshake(listener: &TcpListener) {
     use socket2::{SockFilter, SockRef};
-    // in the language of packet filters (BPF)
     let filter = [
-        // the flags of the TCP segment; of these, SYN and ACK
+        // load the flags of the TCP segment, and keep SYN and ACK
         SockFilter::new(0x30, 0, 0, 13),
         SockFilter::new(0x54, 0, 0, 0x12),
-        // SYN alone begins a handshake: keep no byte of it, and all of anything else
+        // SYN alone begins a handshake: take no byte of such a segment, and all of any other one
         SockFilter::new(0x15, 0, 1, 0x02),
         SockFilter::new(0x06, 0, 0, 0),
         SockFilter::new(0x06, 0, 0, u32::MAX),

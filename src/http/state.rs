@@ -19,18 +19,18 @@ use crate::sale::Sale;
 use crate::secret::SecretSource;
 use crate::throttle::Pace;
 
-/// The parts of an instance besides its sale.
+/// The settings of an instance's HTTP interface.
 #[derive(Clone, Default)]
 pub struct HttpOptions {
-    /// The tokens of the shop's server, which confirms, takes back and reads the ledger.
+    /// The tokens of the shop's server, which confirms and returns orders and reads the ledger.
     pub shop_token: Option<SecretSource>,
-    /// The tokens of operators, who may do everything.
+    /// The tokens of operators, who may make every call.
     pub admin_token: Option<SecretSource>,
     /// The limit on the orders of one client.
     pub rate_limit: Option<Rate>,
     /// The header in which the gateway names the buyer.
     pub user_header: Option<HeaderName>,
-    /// The proxies that say for whom they send a request.
+    /// The proxies that pass on the addresses of clients.
     pub proxies: Proxies,
     /// The origins whose pages may order, as browsers write them.
     pub allow_origins: Vec<HeaderValue>,
@@ -40,8 +40,8 @@ pub struct HttpOptions {
     pub extension: Option<Arc<dyn Extension>>,
 }
 
-/// Marks requests at the operators' port: they have no limit, since the shop's server confirms there for all buyers, and no pages
-/// of other origins send them.
+/// Marks requests at the operators' port. They have no rate limit, since the shop's server confirms there for all buyers, and
+/// pages of other origins do not send them.
 #[derive(Clone)]
 pub struct OperatorsPort;
 
@@ -55,7 +55,7 @@ pub struct AppState {
     pub(super) cross_origin: Option<Arc<CrossOrigin>>,
     pub(super) events: Events,
     pub(super) traffic: Arc<Traffic>,
-    /// Paces the reads of queues in etcd, which the lock needs as well.
+    /// Paces the reads of queues in etcd, since the lock needs etcd, too.
     pub(super) queue_reads: Pace,
     pub(super) readiness: Readiness,
     /// Cancelled when the instance stops.
@@ -79,24 +79,24 @@ impl AppState {
         }
     }
 
-    /// Makes the instance not ready, so that a load balancer sends requests elsewhere. Each answer is then the last one of its
-    /// connection.
+    /// Makes the instance not ready, so that a load balancer sends requests elsewhere. From now on, each answer is the last one
+    /// of its connection.
     pub fn set_draining(&self) {
         self.traffic.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the event streams, which do not end by themselves.
+    /// Ends the event streams, which would not end otherwise.
     pub fn set_stopping(&self) {
         self.stop.cancel();
     }
 }
 
-/// Other routes than those of the page. The service has none; the demo plugs in what its page controls.
+/// Other routes in place of the page's. The service has none; the demo and the lab have routes for their controls.
 pub trait Extension: Send + Sync + 'static {
-    /// Its routes. Limits, unknown paths and panics are handled as for the routes of the service.
+    /// The routes. Limits, unknown paths and panics are handled as for the routes of the service.
     fn routes(self: Arc<Self>) -> Router;
 
-    /// Whether this request may start or delete a sale. Such an instance checks no token, for any call.
+    /// Whether this request may start, change or delete a sale. An instance with an extension checks no tokens.
     ///
     /// # Errors
     /// The request may not do this.

@@ -38,7 +38,7 @@ impl<'a> StockView<'a> {
 struct SaleBody {
     stock: u64,
     sale: Option<String>,
-    // not `Terms` itself: an error in a flattened part names no field
+    // not `Terms`: an error in a flattened struct names no field
     per_order: Option<u32>,
     per_user: Option<u32>,
     hold_seconds: Option<u32>,
@@ -46,7 +46,7 @@ struct SaleBody {
     ends_at: Option<Timestamp>,
 }
 
-/// The fields of a [`SaleBody`], and what each may be.
+/// The fields of a [`SaleBody`], and the values that each may have.
 const FIELDS: [(&str, &str); 7] = [
     ("stock", "a whole number from 0 to 1000000000000"),
     ("sale", "an id in quotes, of 1 to 64 letters, digits, dots, - and _"),
@@ -57,7 +57,6 @@ const FIELDS: [(&str, &str); 7] = [
     ("ends_at", "a time in quotes, such as \"2026-11-28T00:00:00Z\""),
 ];
 
-/// The state of an item.
 pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let stock = app.sale.stock(&item).await?;
@@ -68,7 +67,7 @@ fn bad(detail: String) -> Problem {
     Problem::new(ProblemType::BAD_BODY, detail)
 }
 
-/// The head, the item and the body, of these fields, of a call that only operators may make.
+/// The head, the item and the body of a call that only operators may make. The body has these fields.
 async fn operators_call<T: DeserializeOwned>(
     app: &AppState,
     request: Request,
@@ -82,7 +81,6 @@ async fn operators_call<T: DeserializeOwned>(
     Ok((head, item, body))
 }
 
-/// Starts a sale.
 pub(super) async fn start(
     State(app): State<Arc<AppState>>,
     request: Request,
@@ -119,7 +117,7 @@ pub(super) async fn start(
     terms.check().map_err(|error| bad(error.to_owned()))?;
     let is_named = id.is_some();
     let id = id.unwrap_or_else(SaleId::random);
-    // earlier versions accepted later times: a start of such a sale may still be repeated, but a new one is refused
+    // earlier versions accepted later times: the start of such a sale may be repeated, but no new one is accepted
     let too_late = terms.check_times().err();
     let replaces = too_late.map_or(replaces, |_| Replaces::AnyOf(vec![id.clone().into()]));
     let new = NewSale { units: stock, id, is_named, terms, replaces };
@@ -131,7 +129,7 @@ pub(super) async fn start(
     Ok(marked(reply::json(&StockView::of(&item, &stock)), is_repeated))
 }
 
-/// The fields of a [`SaleChange`], and what each may be.
+/// The fields of a [`SaleChange`], and the values that each may have.
 const CHANGE_FIELDS: [(&str, &str); 8] = [
     ("add", "a whole number from -1000000000000 to 1000000000000, and not 0"),
     ("paused", "true or false"),
@@ -151,7 +149,6 @@ struct ChangedView<'a> {
     entry: &'a OtherEntry,
 }
 
-/// Changes the running sale.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
     request: Request,

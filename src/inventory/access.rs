@@ -23,14 +23,14 @@ use crate::secret::{Secret, SecretSource};
 /// How long a connection may be idle before the system probes the other end, and the pause between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The address of Redis and the certificates for it. Files are read at each connection, so that a password or
-/// a certificate can change while the service runs.
+/// The address of Redis and the certificates for it. Each connection reads the files, so that a password or a
+/// certificate can change while the service runs.
 #[derive(Clone, Debug)]
 pub struct RedisAccess {
     /// `redis://[[user]:password@]host[:port][/database]`, or `unix:///path`;
     /// `redis-cluster://[[user]:password@]host[:port][,host[:port]...]`; or
-    /// `redis-sentinel://[[user]:password@]host[:port][,host[:port]...][/database]#primary`, with the user, password and database
-    /// of the primary. `rediss` in place of `redis`: over TLS.
+    /// `redis-sentinel://[[user]:password@]host[:port][,host[:port]...][/database]#primary`, with the user, password
+    /// and database of the primary. `rediss` in place of `redis`: over TLS.
     pub address: SecretSource,
     /// With `rediss`: the PEM file with the CA certificate of Redis. `None`: the system's CAs.
     pub ca: Option<PathBuf>,
@@ -45,19 +45,18 @@ impl<T: AsRef<str> + ?Sized> From<&T> for RedisAccess {
     }
 }
 
-/// What an address leads to.
+/// The servers that an address names.
 pub(super) struct Target {
     pub(super) kind: TargetKind,
     /// At least one. Each has the user, the password and the database of the address.
     pub(super) nodes: Vec<ConnectionInfo>,
 }
 
-/// What the nodes of an address are.
+/// The kind of these servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetKind {
-    /// One server.
     Server,
-    /// Sentinels, which know where the primary of this name is. User, password and database are the primary's.
+    /// Sentinels, which know the primary of this name. User, password and database are those of the primary.
     Sentinels(String),
     /// Some nodes of a Redis Cluster, which know the others.
     Cluster,
@@ -83,7 +82,7 @@ impl Target {
                 "user and password come once, before the first host; write %40 for @ in a password";
             return Err((ErrorKind::InvalidClientConfig, what).into());
         }
-        // what follows the hosts of a cluster is refused below
+        // the end of this function refuses everything behind the hosts of a cluster
         check_parts(&format!("{scheme}://{user}host{}", if is_cluster { "" } else { path }))?;
         let nodes = hosts.split(',').map(|host| {
             let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
@@ -103,12 +102,12 @@ impl Target {
         }
     }
 
-    /// Host and port of each node.
+    /// The host and port of each node.
     pub(super) fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.addr().to_string()).collect()
     }
 
-    /// The server at this address, with the user, password and TLS of the target; if the target is a single server, that one.
+    /// The server at this address, with the user, password and TLS of the target. If the target is a single server, that server.
     pub(super) fn node(&self, node: &str) -> RedisResult<ConnectionInfo> {
         let first = self.nodes[0].clone();
         if self.kind == TargetKind::Server {
@@ -129,7 +128,7 @@ impl Target {
 
 /// Refuses the parts of an address that the client library ignores silently, or that weaken TLS.
 fn check_parts(address: &str) -> RedisResult<()> {
-    // the client library reports what is wrong with other addresses
+    // the client library says what is wrong with other addresses
     let Some(url) = redis::parse_redis_url(address) else { return Ok(()) };
     let (scheme, user) = (url.scheme(), url.username());
     let is_socket = scheme.ends_with("unix");
@@ -177,14 +176,14 @@ impl RedisAccess {
         Target::parse(address.expose()).map_err(invalid)
     }
 
-    /// Where the servers are, without user and password; `None` if the address is not valid.
+    /// The addresses of the servers, without user and password; `None` if the address is not valid.
     pub fn place(&self) -> Option<String> {
         self.target().ok().map(|target| target.to_string())
     }
 
     /// A client for the next connection to `node`, with the present content of the files.
     pub(super) fn client(&self, node: ConnectionInfo) -> Result<Client, InventoryError> {
-        // with RESP3 the client reports a broken connection at once, not only at its next use
+        // with RESP3, the client notices at once that a connection broke, not only at its next use
         let redis = node.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         // a NAT drops connections that are idle
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
@@ -194,7 +193,7 @@ impl RedisAccess {
         let unusable = |source| InventoryError::InvalidCertificates { source };
         #[cfg(feature = "tls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // if two providers are linked, rustls chooses none; an error means that one was chosen already
+            // if two providers are linked, rustls chooses none; an error means that one was chosen before
             let _ = rustls::crypto::ring::default_provider().install_default();
             let certificates = self.certificates().map_err(unusable)?;
             return Client::build_with_tls(info, certificates).map_err(unusable);
@@ -291,7 +290,7 @@ mod tests {
             ("redis-sentinel://:hidden@a/x#shop", "database number"),
             ("redis-sentinel://:hidden@#shop", "URL"),
             ("http-cluster://:hidden@a", "URL"),
-            // as redis-py, ioredis and Celery write it: redis/node-redis#958, mozilla/sumo#2253
+            // how redis-py, ioredis and Celery write it: redis/node-redis#958, mozilla/sumo#2253
             ("redis://:hidden@a:6379?db=3", "redis://host:6379/3"),
             ("rediss://:hidden@a/?db=3", "redis://host:6379/3"),
             ("redis://:hidden@a/0?protocol=resp2", "redis://host:6379/3"),

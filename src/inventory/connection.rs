@@ -30,8 +30,8 @@ use crate::process::spawn;
 /// After a connection that lived this long, the next attempt has no pause.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
-/// After this silence a connection must give a sign of life, within the second time. A router, such as a NAT, may drop idle
-/// connections and tell nobody.
+/// After this silence, a connection must answer within `SIGN_WITHIN` before it is used. A router, such as a NAT, may
+/// drop idle connections without a word.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 const SIGN_WITHIN: Duration = Duration::from_millis(500);
 
@@ -55,17 +55,17 @@ impl Default for InventoryOptions {
     }
 }
 
-/// One multiplexed connection to a server, opened when it is needed. After an idle time without a sign of life it is opened anew
-/// before anything is sent. Clones share it.
+/// One multiplexed connection to a server, opened when it is needed. If it was idle and then gives no sign of life, it
+/// is opened anew before anything is sent. Clones share it.
 ///
-/// A call makes at most one attempt to connect and sends each command at most once. Consecutive attempts have short pauses
-/// between them, and calls wait for these.
+/// A call makes at most one attempt to connect, and sends each command at most once. Calls wait for the short pauses
+/// between consecutive attempts.
 #[derive(Clone)]
 pub(super) struct Connection {
     directory: Arc<Directory>,
     node: Node,
     options: InventoryOptions,
-    /// The attempt under way, or its connection. Callers share an attempt, so none waits longer than one attempt takes.
+    /// The attempt under way, or its connection. Callers share it, so none waits for more than one attempt.
     slot: Arc<Mutex<Slot>>,
 }
 
@@ -82,7 +82,7 @@ struct Slot {
 pub(super) struct Pauses {
     /// When the latest attempt began.
     begun_at: Option<Instant>,
-    /// Counts attempts that failed, or whose connection soon broke.
+    /// Counts attempts in a row that failed, or whose connection soon broke.
     backoff: Backoff,
 }
 
@@ -106,16 +106,16 @@ impl Pauses {
 #[derive(Clone)]
 struct Attempt {
     connection: SharedResult<MultiplexedConnection>,
-    /// The latest question for a sign of life, after the connection was idle. Callers share it.
+    /// The latest question for a sign of life. Callers share it.
     sign_of_life: Option<SharedResult<()>>,
-    /// Cancelled when the attempt fails or its connection breaks, also between commands: the next caller then begins another one.
+    /// Cancelled when the attempt fails or its connection breaks, also between commands. The next caller then makes a
+    /// new attempt.
     broken: CancellationToken,
 }
 
-/// A result that all callers share.
 pub(super) type SharedResult<T> = Shared<BoxFuture<'static, RedisResult<T>>>;
 
-/// Begins `work` at this time, in a separate task, which goes on for other callers when the first one gives up.
+/// Begins `work` at this time, in a task of its own: the work goes on for other callers if the first one gives up.
 pub(super) fn shared_task<T: Clone + Send + 'static>(
     begins_at: Instant,
     work: impl Future<Output = RedisResult<T>> + Send + 'static,
@@ -153,7 +153,7 @@ impl Connection {
 
     /// Sends a command and, if there is one, the command `then` in the same round trip.
     ///
-    /// The outer error means that nothing was sent. The inner result is the command's.
+    /// The outer error means that nothing was sent. The inner result is the server's.
     pub(super) async fn send(
         &self,
         command: &Cmd,
@@ -181,9 +181,9 @@ impl Connection {
                 })
             }
         };
-        // connect anew after a timeout, since the server may be gone without closing the connection; when it became a replica,
-        // since the address may lead to the new primary by now; and when it was rolled back, since it may be the wrong server
-        // (but only once in a while, not for each order, since other items may be whole)
+        // connect anew after a timeout, since the server may be gone without having closed the connection; if the
+        // server became a replica, since the address may lead to a new primary; and if it was rolled back, since it may
+        // be the wrong server (then rarely, since its other items may be whole)
         if let Err(error) = &answer
             && (error.is_io_error()
                 || error.is_unrecoverable_error()
@@ -195,7 +195,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Whether the latest attempt is so old that another one would not wait.
+    /// Whether a new attempt would not have to wait.
     fn is_old(&self) -> bool {
         let slot = self.slot.lock();
         slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)
@@ -221,10 +221,10 @@ impl Connection {
     }
 
     fn start_attempt(&self, begins_at: Instant) -> Attempt {
-        // the client library limits all of it together: the name, the connection, TLS and the handshake
+        // this covers all: resolving the name, connecting, TLS and the handshake
         let InventoryOptions { connect_timeout, response_timeout } = self.options;
         let broken = CancellationToken::new();
-        // the task notes its failure itself: its callers may have given up, and a later call must begin anew
+        // the task notes its failure itself: its callers may be gone
         let (is_broken, unless_connected) = (broken.clone(), broken.clone().drop_guard());
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(connect_timeout + response_timeout))
@@ -269,8 +269,8 @@ async fn sign_of_life(connection: SharedResult<MultiplexedConnection>) -> RedisR
 /// Asks the server of a new connection for its role.
 ///
 /// # Errors
-/// No answer; the server is a replica, which takes no orders and may have old data; or it is a node of a Redis Cluster, where
-/// other nodes have other items, and the address is not a cluster's. A server that hides its role is accepted.
+/// If there is no answer; if the server is a replica, which takes no orders and may have old data; or if it is a node
+/// of a Redis Cluster and the address does not say so. A server that hides its role is accepted.
 async fn check_role(connection: &mut MultiplexedConnection, in_cluster: bool) -> RedisResult<()> {
     let info: InfoDict = match redis::cmd("INFO").query_async(connection).await {
         Ok(info) => info,
@@ -301,9 +301,9 @@ mod tests {
     use crate::backoff::{FIRST, LONGEST};
     use crate::inventory::{Action, Inventory, Item, Order, Outcome};
 
-    /// Goal: an idle connection that was dropped silently costs no call its answer, be it a read or a write, and however many
-    /// come at once; nor does a failed attempt to connect whose caller had given up. Method: a proxy that swallows everything on
-    /// its open connections, and for a while leads nowhere.
+    /// Goal: if an idle connection was dropped without a word, no call loses its answer, be it a read or a write, and however
+    /// many calls there are; nor does an attempt to connect that failed after its caller was gone harm the next call.
+    /// Method: a proxy that swallows everything on its open connections, and for a while leads nowhere.
     #[tokio::test]
     async fn an_idle_connection_is_not_trusted() {
         let redis = fresh_database().await;
@@ -345,8 +345,8 @@ mod tests {
         assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
     }
 
-    /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the next
-    /// attempt counts as the first again.
+    /// Goal: the first attempt has no pause; later ones have pauses up to a bound; after a connection that lived, the
+    /// next attempt counts as the first again.
     #[tokio::test(start_paused = true)]
     async fn attempts_in_a_row_have_pauses() {
         let (mut attempts, mut now) = (Pauses::default(), Instant::now());

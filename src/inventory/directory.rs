@@ -1,9 +1,9 @@
-//! Which server has an item: the only one; the primary that the sentinels name; or, in a Redis Cluster, the primary of the item's
-//! slot.
+//! The server that has an item: the only one, or the primary that the sentinels name, or the primary of the item's slot
+//! in a Redis Cluster.
 //!
-//! Sentinels and cluster nodes are asked once a second, and as soon as something shows that the last answer is outdated: a server
-//! does not answer, became a replica, or does not serve the slot. A former primary may go on taking orders, for about ten seconds
-//! or for as long as the sentinels do not reach it, and then loses them. If nobody answers, the last answer counts, but no new
+//! Sentinels or nodes are asked once a second, and as soon as the last answer seems outdated: a server does not answer,
+//! became a replica, or does not serve the slot. A former primary may take orders for about ten seconds, or for as long
+//! as the sentinels do not reach it, and then loses them. If nobody answers, the last answer stays in use, but no
 //! connection is opened to a server that sentinels named.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,6 @@ use super::{InventoryError, InventoryOptions, RedisAccess, sentinel};
 use crate::process::{random_byte, spawn};
 use crate::safeguard::REDIRECTS;
 
-/// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16384;
 
 /// The pause between two questions.
@@ -40,10 +39,10 @@ const MAX_ASKED: usize = 8;
 /// How much later each node is asked than the node before it.
 const HEAD_START: Duration = Duration::from_millis(50);
 
-/// A server's host and port, with a colon between them; for a single server, its address.
+/// The host and port of a server, with a colon between them; for a single server, its address.
 pub(super) type Node = Arc<str>;
 
-/// Which primary serves which slots, by the last answer. A store that is no cluster has one primary for all.
+/// The primaries and their slots, by the last answer. A store that is no cluster has one primary for all slots.
 pub(super) struct Directory {
     pub(super) access: RedisAccess,
     pub(super) kind: TargetKind,
@@ -68,7 +67,7 @@ pub type Streams = Arc<
 struct State {
     slots: Option<Arc<Slots>>,
     answered_at: Option<Instant>,
-    /// The latest question and its task. Callers share it until the task ends, also by a panic.
+    /// The latest question and its task. Callers share it until the task ends or panics.
     question: Option<(AbortHandle, Question)>,
     pauses: Pauses,
 }
@@ -77,7 +76,7 @@ type Question = SharedResult<Arc<Slots>>;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// For each range, by its last slot, the first slot and the primary. Never empty once in use.
+    /// By the last slot of each range: its first slot and its primary. Never empty once in use.
     ranges: BTreeMap<u16, (u16, Node)>,
     /// All nodes, including the replicas.
     nodes: BTreeSet<Node>,
@@ -114,8 +113,8 @@ impl Directory {
         Err((ErrorKind::InvalidClientConfig, what).into())
     }
 
-    /// The address for a connection to this server. Asks the sentinels first: a former primary that starts again takes orders
-    /// until they make it a replica.
+    /// The address for a connection to this server. Asks the sentinels first: a former primary that starts again takes
+    /// orders until the sentinels make it a replica.
     pub(super) async fn server(self: &Arc<Self>, node: &Node) -> RedisResult<ConnectionInfo> {
         let target = self.target()?;
         if matches!(target.kind, TargetKind::Sentinels(_)) && REDIRECTS.is_on() {
@@ -130,7 +129,6 @@ impl Directory {
         target.node(node)
     }
 
-    /// Connects to this server.
     pub(super) async fn connect(
         &self,
         server: ConnectionInfo,
@@ -151,7 +149,7 @@ impl Directory {
         self.access.connect(server, config).await
     }
 
-    /// The last answer; asks if there is none.
+    /// The last answer. Asks if there is none.
     pub(super) async fn slots(self: &Arc<Self>) -> Result<Arc<Slots>, InventoryError> {
         let known = self.state.lock().slots.clone();
         match known {
@@ -168,7 +166,6 @@ impl Directory {
         })
     }
 
-    /// Whether the last answer named this node.
     pub(super) fn has(&self, node: &Node) -> bool {
         self.state.lock().slots.as_ref().is_some_and(|slots| slots.nodes.contains(node))
     }
@@ -192,7 +189,7 @@ impl Directory {
         });
     }
 
-    /// The question under way, or a new one. It goes on if nobody waits for it.
+    /// The question under way, or a new one. It goes on if its callers are gone.
     fn ask(self: &Arc<Self>) -> Question {
         let mut state = self.state.lock();
         if let Some((task, question)) = &state.question
@@ -237,8 +234,7 @@ impl Directory {
                 let within = self.options.connect_timeout;
                 let mut named =
                     sentinel::primaries(&self.access, &target.nodes, name, within).await?;
-                // on a tie the present primary stays; without one, the first sentinel of the address that names one of them
-                // decides
+                // on a tie the present primary stays; if it is not among those named, the first sentinel of the address decides
                 let present = named.iter().position(|node| self.has(node));
                 named.swap_remove(present.unwrap_or(0))
             }
@@ -247,9 +243,8 @@ impl Directory {
         Ok(Arc::new(Slots { ranges, nodes: BTreeSet::from([primary]) }))
     }
 
-    /// Asks the nodes of the address and the known nodes, and takes the first map. Each question begins with a random node, since
-    /// a node that is cut off from the others has an old map. The other nodes are asked without waiting for the first answer,
-    /// since a node may hang.
+    /// Asks nodes of the address and known nodes, and takes the first map. Each question begins with a random node, since a node
+    /// that is cut off from the others has an old map. The next node is asked without waiting for the one before, which may hang.
     async fn ask_nodes(&self, target: &Target) -> RedisResult<Arc<Slots>> {
         let mut nodes: Vec<Node> = target.addresses().into_iter().map(Node::from).collect();
         if let Some(slots) = &self.state.lock().slots {
@@ -288,7 +283,7 @@ impl Directory {
         let what = "the answer to CLUSTER SLOTS is not understood";
         let slots = Slots::parse(answer, node).ok_or((ErrorKind::UnexpectedReturnType, what))?;
         if slots.ranges.is_empty() {
-            // a new node, or one that was removed: other nodes may know more
+            // a new or a removed node: other nodes may know more
             let what = "this node of the Redis Cluster knows no slots";
             return Err((ErrorKind::ClusterConnectionNotFound, what).into());
         }
@@ -297,9 +292,9 @@ impl Directory {
 }
 
 impl Slots {
-    /// Parses the answer of `asked` to `CLUSTER SLOTS`: for each range its first and last slot, its primary and its replicas; for
-    /// each node the host, the port and more. A node without a host is on the host that was asked; `asked` does not know the host
-    /// of a node with `?`.
+    /// Parses the answer of the node `asked` to `CLUSTER SLOTS`: for each range its first and last slot, its primary
+    /// and its replicas; for each node its host, its port and more. A node without a host is on the host of `asked`.
+    /// The host `?` is unknown.
     fn parse(answer: Value, asked: &Node) -> Option<Self> {
         let answer: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
         let mut slots = Self { ranges: BTreeMap::new(), nodes: BTreeSet::new() };
@@ -333,7 +328,7 @@ impl Slots {
     }
 }
 
-/// The node that `MOVED` names. Without a host it is on the host that was asked; with `?` it is unknown.
+/// The node that `MOVED` names. Without a host it is on the host of `asked`; the host `?` is unknown.
 pub(super) fn named_in(error: &RedisError, asked: &Node) -> Option<Node> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
     node_at(host, port.parse().ok()?, asked)
@@ -381,8 +376,8 @@ mod tests {
         }
     }
 
-    /// Goal: the map has each range with its primary; a node without a host is where the question went; an unknown one is left
-    /// out.
+    /// Goal: the map has each range with its primary. A node without a host is on the host that was asked. A node with
+    /// an unknown host is left out.
     #[test]
     fn the_answer_to_cluster_slots() {
         let node = |host: &str, port| {

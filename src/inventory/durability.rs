@@ -1,4 +1,4 @@
-//! Whether the store's settings can lose acknowledged orders.
+//! Finds settings of the store that can lose acknowledged orders.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use super::error::Effect;
 use super::{Inventory, InventoryError};
 
 impl Inventory {
-    /// A sentence for each setting of the store, or of every primary of a Redis Cluster, that can lose acknowledged orders; it
-    /// says what to do. A server that hides a setting, as hosted ones do, causes a sentence, not an error.
+    /// A sentence for each setting that can lose acknowledged orders, of the store or of any primary of a Redis
+    /// Cluster; it says what to do. A server that hides a setting, as hosted ones do, causes a sentence, not an error.
     ///
     /// # Errors
     /// [`InventoryError::Unreachable`]; in a Redis Cluster, if no primary answers.
@@ -32,7 +32,7 @@ impl Inventory {
         let address = server.address();
         let info: Option<InfoDict> = unless_refused(server, &["INFO"]).await?;
         let info = |name: &str| info.as_ref()?.get::<String>(name);
-        // the one setting that INFO does not have
+        // INFO does not have this setting
         let question = ["CONFIG", "GET", "appendfsync"];
         let synced: Option<HashMap<String, String>> = unless_refused(server, &question).await?;
         let synced = synced.and_then(|mut settings| settings.remove("appendfsync"));

@@ -1,15 +1,15 @@
-//! Why a call to the store failed.
+//! The errors of calls to the store.
 
 use std::io;
 
 use fenced_lock::Token;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why a call to the store failed.
+/// The reason for which a call to the store failed.
 ///
-/// [`nothing_written`](Self::nothing_written) says whether the call changed nothing for certain, and
-/// [`is_retryable`](Self::is_retryable) whether the same call can succeed later. After any error it is safe to
-/// repeat a batch with the same order ids: no order is taken twice.
+/// [`nothing_written`](Self::nothing_written) says whether the call certainly changed nothing, and
+/// [`is_retryable`](Self::is_retryable) whether the same call can succeed later. After any error it is safe to repeat a
+/// batch with the same order ids: no order is taken twice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InventoryError {
@@ -41,14 +41,14 @@ pub enum InventoryError {
     StaleToken {
         /// The token that was refused.
         token: Token,
-        /// What the store has.
+        /// The fence of the store.
         fence: Token,
     },
     /// The fence comes from another etcd cluster, so the tokens cannot be compared. Only an operator knows
     /// which cluster is right: [`Inventory::recover_cluster`](super::Inventory::recover_cluster).
     #[error("the fence comes from cluster {} and the token from cluster {}", fence.cluster(), token.cluster())]
     ForeignFence {
-        /// What the store has.
+        /// The fence of the store.
         fence: Token,
         /// The token that was refused.
         token: Token,
@@ -56,7 +56,7 @@ pub enum InventoryError {
     /// The item has no stock.
     #[error("there is no stock of this item")]
     UnknownItem,
-    /// The start or the deletion of a sale, or a read of a ledger, does not fit the running sale or the sales that are kept.
+    /// The start, change or deletion of a sale, or a read of a ledger, does not fit the running sale or the sales that are kept.
     #[error("refused: {why}")]
     SaleRefused {
         /// One of the [`REFUSALS`](Self::REFUSALS): the code in the error of a script, and the type of the problem.
@@ -64,7 +64,7 @@ pub enum InventoryError {
         /// The id of the running sale, if there is one.
         running: Option<String>,
     },
-    /// Fewer units are left than a change of the sale is to withdraw.
+    /// Fewer units are left than a change of the sale would withdraw.
     #[error("{left} units are left")]
     TooFewUnits {
         /// The units left.
@@ -73,19 +73,18 @@ pub enum InventoryError {
     /// The item's keys contain data that the service does not write.
     #[error("the item's data is damaged: {what}")]
     Damaged {
-        /// Which key, and what is wrong with it.
+        /// The key, and what is wrong with it.
         what: String,
     },
-    /// The store lost data that it acknowledged to this inventory. Nothing is sold until the data is restored,
-    /// a new sale is [started](super::Inventory::start), or an operator
-    /// [accepts](super::Inventory::recover_store) the loss.
+    /// The store lost data that it acknowledged to this inventory. Nothing is sold until the data is restored, a new sale is
+    /// [started](super::Inventory::start), or an operator [accepts](super::Inventory::recover_store) the loss.
     #[error("the store was rolled back: {what}")]
     RolledBack {
         /// The missing data.
         what: String,
     },
-    /// The write was done, but too few replicas confirmed it in time: a failover may undo it. A retry waits for the replicas
-    /// again.
+    /// The write was done, but too few replicas confirmed it in time: a failover may undo it. A retry waits for the
+    /// replicas again.
     #[error("{count} of {wanted} replicas have what was written")]
     NotReplicated {
         /// How many confirmed it.
@@ -99,7 +98,7 @@ pub enum InventoryError {
         /// The cause.
         source: RedisError,
     },
-    /// A write was sent and not answered: it may have been done, may still be done, or not.
+    /// A write was sent and not answered: it may have been done, or may still be done.
     #[error("the store did not answer, and may have done what was sent")]
     Unanswered {
         /// The cause.
@@ -114,44 +113,44 @@ pub enum InventoryError {
 }
 
 impl InventoryError {
-    /// Why a [sale is refused](Self::SaleRefused).
+    /// The reasons of [`SaleRefused`](Self::SaleRefused).
     pub const REFUSALS: [&'static str; 11] = [
         // the sale of this id runs, and has other terms
         "sale-conflict",
-        // the sale of this id was replaced; or a position in a ledger is of another sale, or behind its end
+        // the sale of this id was replaced; or a position in a ledger is of another sale or behind its end
         "sale-replaced",
-        // the end of the sale is in the past
+        // the end of the new sale, or the new end, is in the past
         "already-ended",
-        // another sale with orders runs
+        // another sale runs that has orders or was prepared under an id of its caller
         "sale-running",
         // the running sale is not one that may be replaced
         "sale-mismatch",
-        // no more replaced sales can be kept
+        // the most replaced sales are kept already
         "too-many-sales",
-        // the key of this change belongs to another one
+        // the key of this change belongs to another change
         "change-conflict",
-        // the sale began without this term, or has started
+        // the sale has no terms, began without this term, or has started
         "term-final",
         // the change would add more units than a sale may have
         "too-many-units",
         // no sale of this id was kept
         "unknown-sale",
-        // the sale to be deleted runs
+        // the sale to be deleted is the running one
         "not-replaced",
     ];
 
-    /// Whether the call changed nothing in the store for certain.
+    /// Whether the call certainly changed nothing in the store.
     pub fn nothing_written(&self) -> bool {
         !matches!(self, Self::Unanswered { .. } | Self::NotReplicated { .. })
     }
 
-    /// Whether the call may be carried out later, when nobody waits for it any more.
+    /// Whether the call may still be carried out later, when nobody waits for it any more.
     pub fn may_still_arrive(&self) -> bool {
         matches!(self, Self::Unanswered { .. })
     }
 
-    /// Whether the same call can succeed later without a repair. A call with a stale token cannot; its orders can, under a new
-    /// token.
+    /// Whether the same call can succeed later without a repair. A call with a stale token cannot. Its orders can,
+    /// under a new token.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unanswered { .. } | Self::NotReplicated { .. } | Self::Unreachable { .. } => true,
@@ -160,13 +159,13 @@ impl InventoryError {
         }
     }
 
-    /// Whether the store did not answer at all: it may answer other instances.
+    /// Whether the store did not answer at all. It may answer other instances.
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Unanswered { .. } | Self::Unreachable { .. })
             && !self.is_wrong_server()
     }
 
-    /// Whether the server itself is wrong, so that an operator must act: a wrong password, a node of a Redis Cluster.
+    /// Whether an operator must act, since the server is wrong or refuses for good: a wrong password, a node of a Redis Cluster.
     pub fn is_wrong_server(&self) -> bool {
         match self {
             // a connection logs in and asks for the server's role before anything else
@@ -176,7 +175,7 @@ impl InventoryError {
         }
     }
 
-    /// An error before anything was sent: no server, or only a replica.
+    /// The error of a call that was not sent: there is no server, or only a replica.
     pub(super) fn not_sent(source: RedisError) -> Self {
         let is_replica = source.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
         if is_replica { Self::Refused { source } } else { Self::Unreachable { source } }
@@ -192,7 +191,7 @@ impl InventoryError {
     }
 }
 
-/// Whether a command changes data, which decides what a missing answer means.
+/// Whether a command changes data. This decides what a missing answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Read,
@@ -200,7 +199,6 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// The error of a command with this effect.
     pub(super) fn failed(self, source: RedisError) -> InventoryError {
         let Some(code) = source.code() else {
             return match self {

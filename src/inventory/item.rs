@@ -23,7 +23,7 @@ impl Item {
 impl FromStr for Item {
     type Err = &'static str;
 
-    /// `default` is the default item, so that every name in an answer can be sent back.
+    /// `default` is the default item, so that a caller can send back every name of an answer.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if name == "default" {
             return Ok(Self::DEFAULT);
@@ -49,7 +49,7 @@ impl Serialize for Item {
     }
 }
 
-/// The names of all keys, in the order that the scripts expect. `state.lua` describes them.
+/// The names of all keys, in the order of the scripts. `state.lua` describes them.
 const NAMES: [&str; 13] = [
     "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
     "holds", "buyers", "sales",
@@ -65,7 +65,7 @@ impl Item {
         }
     }
 
-    /// All keys of the item, in the order that the scripts expect.
+    /// All keys of the item, in the order of the scripts.
     pub(super) fn keys(&self) -> [String; 13] {
         NAMES.map(|name| self.key(name))
     }

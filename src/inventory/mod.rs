@@ -1,10 +1,10 @@
 //! The stock in Redis: items, orders, and the script that is the only writer.
 //!
-//! [`Inventory::reduce`] sells a batch of orders in one atomic step, and [`Inventory::start`] begins a sale. Both carry the
-//! fencing token of the lock that guards them, and the store refuses a token that is smaller than the fence. All other operations
-//! only read. `state.lua` describes the keys.
+//! [`Inventory::reduce`] sells a batch of orders in one atomic step, [`Inventory::start`] begins a sale, and
+//! [`Inventory::change_sale`] changes it. Each of these calls carries the fencing token of the
+//! lock that guards it, and the store refuses a token below the fence. `state.lua` describes the keys.
 //!
-//! A store that lost acknowledged data sells nothing more ([`InventoryError::RolledBack`]).
+//! A store that lost acknowledged data sells nothing until an operator acts ([`InventoryError::RolledBack`]).
 
 mod access;
 mod connection;

@@ -1,4 +1,4 @@
-//! One buyer's attempt, and its outcome.
+//! Orders, the entries of the ledger, and the outcomes of orders.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::terms::Timestamp;
 use super::watermark::Acknowledged;
 use crate::process::random_id;
 
-/// The name of an order, chosen by the buyer or made by the service: 1 to 128 visible ASCII characters. It makes retries safe.
+/// The name of an order, which the buyer chooses or the service makes: 1 to 128 visible ASCII characters. It makes retries safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OrderId(Box<str>);
 
@@ -84,7 +84,7 @@ impl User {
     }
 }
 
-/// What an order asks for.
+/// The action that an order asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// To take its units, for good or until the hold ends.
@@ -94,16 +94,16 @@ pub enum Action {
     Confirm,
     /// To end its hold: the units go back on sale.
     Cancel,
-    /// To take it back after it was confirmed: the units go back on sale.
+    /// To undo a confirmed order: the units go back on sale.
     Return,
-    /// To end all holds whose time is over; this belongs to no order.
+    /// To end all holds whose time is over. No order asks for this.
     Expire,
 }
 
 /// One buyer's attempt to take some units of an item, or to confirm, cancel or return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Makes retries safe: a known id gets its first answer again. Two users can have equal ids.
+    /// Makes retries safe: a known id gets its first answer again. Orders of two users may have the same id.
     pub id: OrderId,
     /// The item.
     pub item: Item,
@@ -111,7 +111,7 @@ pub struct Order {
     pub quantity: Quantity,
     /// The buyer.
     pub user: User,
-    /// What it asks for.
+    /// The action that it asks for.
     pub action: Action,
 }
 
@@ -128,44 +128,43 @@ impl Order {
     }
 }
 
-/// One sending of an order.
+/// One attempt to send an order.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     /// The order.
     pub order: &'a Order,
-    /// The instance that took it from its buyer, recorded in the entry; control characters become `?`.
+    /// The instance that got the order from its buyer, for the entry of the ledger. Control characters become `?`.
     pub instance: &'a str,
-    /// The instance that holds the lock and writes, if that is another one.
+    /// The instance that holds the lock and writes, if it is another one.
     pub holder: Option<&'a str>,
-    /// The buyer's request, recorded in the entry as well. Among equal orders, the request that made the entry gets the first
-    /// answer however often it is sent; the others get a repeated one.
+    /// The number of the buyer's request, for the entry. If an order is sent under several numbers, the request whose
+    /// number the entry has gets the first answer, and the others get a repeated one.
     pub request: Option<u32>,
     /// The token of the first earlier attempt without an answer, if there was one.
     pub sent_under: Option<Token>,
 }
 
 impl Attempt<'_> {
-    /// The writer of its entry, as [`writer_record`] has it.
+    /// The writer of the entry, in the form of [`writer_record`].
     pub(super) fn writer(&self) -> String {
         writer_record(self.instance, self.request, self.holder)
     }
 
-    /// The writer of an entry for which no order asks: the instance that holds the lock.
+    /// The writer of entries that no order asks for: the instance that holds the lock.
     pub(super) fn own_writer(&self) -> String {
         own_writer(self.holder.unwrap_or(self.instance))
     }
 }
 
-/// The writer of an entry that no buyer asked for.
 pub(super) fn own_writer(instance: &str) -> String {
     writer_record(instance, None, None)
 }
 
-/// Who wrote an entry, as the entry has it: the instance that the order came to; behind a `#`, the buyer's request in eight
-/// hexadecimal digits; and behind an `@`, the holder of the lock, if that is another instance.
+/// The writer of an entry, in the form in which the entry has it: the instance that the order came to; behind a `#`, the number
+/// of the buyer's request in eight hexadecimal digits; behind an `@`, the holder of the lock, if it is another instance.
 ///
-/// A field of its own would be damage to the last version, which knows the number of fields. It shows the instance as it is,
-/// and does nothing else with it.
+/// A field of its own would be damage to the last version, which checks the number of fields. That version shows this
+/// text as the instance, and does nothing else with it.
 fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> String {
     let visible = |letter: char| if letter.is_control() { '?' } else { letter };
     let by: String = instance.chars().map(visible).collect();
@@ -173,7 +172,7 @@ fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> 
     match holder.filter(|holder| *holder != instance && !holder.is_empty()) {
         None => format!("{by}#{request:08x}"),
         Some(holder) => {
-            // it begins behind the last `@`, and what ends with a request has no holder
+            // `parse_writer` looks for the holder behind the last `@`
             let plain = |letter| if matches!(letter, '@' | '#') { '?' } else { visible(letter) };
             let holder: String = holder.chars().map(plain).collect();
             format!("{by}#{request:08x}@{holder}")
@@ -181,7 +180,7 @@ fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> 
     }
 }
 
-/// The instance, the request and the holder of a [`writer_record`]. What is none is the name of an instance.
+/// The instance, the request and the holder of a [`writer_record`]. A text in another form is the name of an instance.
 fn parse_writer(writer: &str) -> (&str, Option<u32>, Option<&str>) {
     let requested = |text| {
         let (instance, digits): (&str, &str) = str::rsplit_once(text, '#')?;
@@ -207,24 +206,24 @@ pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
     }
 }
 
-/// What happened to an order.
+/// An event of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It was accepted. Without a hold it is final.
+    /// It was accepted. Without a hold, it is then confirmed.
     Reserved,
-    /// Its hold was confirmed: it is final.
+    /// Its hold was confirmed.
     Confirmed,
     /// Its hold was cancelled: the units went back on sale.
     Cancelled,
     /// Its hold ended without a confirmation.
     Expired,
-    /// It was confirmed, or final from the start, and came back later: the units went back on sale.
+    /// It was confirmed, or accepted without a hold, and later returned: the units went back on sale.
     Returned,
 }
 
 impl Event {
-    /// All that are changes of an order.
+    /// The events after the acceptance.
     const CHANGES: [Self; 4] = [Self::Confirmed, Self::Cancelled, Self::Expired, Self::Returned];
 
     /// The change of this name.
@@ -248,24 +247,24 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Entry {
-    /// An order, or what became of it.
+    /// The acceptance of an order, or a later event of it.
     Order(Accepted),
-    /// A change of the sale, or what a later version wrote.
+    /// A change of the sale, or an event that a later version wrote.
     Other(OtherEntry),
 }
 
-/// An entry of the ledger that is of no order, or of an event that this version does not know.
+/// An entry of the ledger about a change of the sale, or about an event that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherEntry {
     /// Its place in the ledger, from 1.
     pub position: u64,
-    /// What happened: `changed`, or what a later version knows.
+    /// `changed`, or the event of a later version.
     pub event: String,
-    /// The stock that was left after it.
+    /// The units left after it.
     pub remaining: u64,
     /// The instance that wrote it.
     pub instance: String,
-    /// The instance that held the lock and wrote it, if that is another one.
+    /// The instance that held the lock and wrote it, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The token under which it was written; `None` without a lock.
@@ -273,13 +272,13 @@ pub struct OtherEntry {
     pub token: Option<Token>,
     /// When it happened, by Redis' clock.
     pub time: Timestamp,
-    /// What else it says. Of a change: `change` and `note`, as they were asked for.
+    /// The rest of the entry. For a change: `change` and `note`, as the caller wrote them.
     #[serde(flatten)]
     pub content: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Entry {
-    /// Parses an entry as the store has it, as [`Accepted::parse`] does that of an order.
+    /// Parses an entry of the store, in the way of [`Accepted::parse`].
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         if let Some(order) = Accepted::parse(key, entry) {
             return Some(Self::Order(order));
@@ -291,7 +290,7 @@ impl Entry {
         };
         let content = match serde_json::from_str(content) {
             Ok(content) => content,
-            // an order of which a later version says more
+            // an event of an order that only a later version knows
             Err(_) if Event::of(event).is_none() && event != "changed" => {
                 let (user, order) = content.rsplit_once('\t').unwrap_or(("", content));
                 let quantity: i64 = units.parse().ok()?;
@@ -338,18 +337,18 @@ impl Entry {
         }
     }
 
-    /// The order, if it is of one.
+    /// The order, if the entry is about one.
     pub fn order(self) -> Option<Accepted> {
         if let Self::Order(order) = self { Some(order) } else { None }
     }
 }
 
-/// An accepted order, or what became of it.
+/// An accepted order at one of its events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     /// Its place in the ledger, from 1; 0 if it has none.
     pub position: u64,
-    /// What happened. For an order that was looked up: the latest event.
+    /// The event. For an order that was looked up: the latest one.
     pub event: Event,
     /// The order's id.
     pub order: OrderId,
@@ -357,14 +356,14 @@ pub struct Accepted {
     pub quantity: Quantity,
     /// The buyer.
     pub user: User,
-    /// The stock that was left after it.
+    /// The units left after it.
     pub remaining: u64,
-    /// The instance that took the order from its buyer. Of an expiry: that wrote it.
+    /// The instance that got the order from its buyer. For an expiry: the instance that wrote it.
     pub instance: String,
-    /// The instance that held the lock and wrote it, if that is another one.
+    /// The instance that held the lock and wrote it, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The buyer's request for which it was written, if that is known.
+    /// The number of the request that made the entry, if it is known.
     #[serde(skip)]
     pub request: Option<u32>,
     /// The token under which it was written; `None` without a lock.
@@ -375,7 +374,7 @@ pub struct Accepted {
     /// When the hold of a reserved order ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_until: Option<Timestamp>,
-    /// For an order that was looked up: when its hold was confirmed, cancelled or ended.
+    /// For an order that was looked up: when it was confirmed, cancelled or returned, or when its hold ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed: Option<Timestamp>,
 }
@@ -386,12 +385,12 @@ fn revision<S: Serializer>(token: &Option<Token>, serializer: S) -> Result<S::Ok
 }
 
 impl Accepted {
-    /// Whether `order`, which has the same id, repeats this one. Otherwise it is a conflict.
+    /// Whether `order`, which has the same id, is the same order. Otherwise it is a conflict.
     pub fn is_repeated_by(&self, order: &Order) -> bool {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// The entry as the store has it, for [`parse`](Self::parse) of this or another instance.
+    /// The entry in the form of the store, for [`parse`](Self::parse) at this or another instance.
     fn entry(&self) -> String {
         let Self { position, quantity, remaining, time, .. } = self;
         let (quantity, time) = (quantity.get(), time.micros());
@@ -409,13 +408,12 @@ impl Accepted {
         }
     }
 
-    /// The field under which the store has this entry of the order with this key.
+    /// The field of this entry in the hash of the store; `key` is the key of its order.
     pub(super) fn field(&self, key: &str) -> String {
         if self.event == Event::Returned { format!("\n{key}") } else { key.to_owned() }
     }
 
-    /// Parses an entry as the store has it: the record of the order with this key, or what became of its hold, which ends
-    /// with the key.
+    /// Parses an entry of the store: the record of the order with this key, or a later event of it, which ends with the key.
     pub fn parse(key: &str, entry: &str) -> Option<Self> {
         let fields: Vec<&str> = entry.split('\t').collect();
         let [kind, position, quantity, remaining, token, writer, time, ref rest @ ..] = fields[..]
@@ -452,7 +450,7 @@ impl Accepted {
     }
 }
 
-/// The fields of an answer that are numbers.
+/// The numbers among the fields of an answer.
 fn numbers(fields: &str) -> Vec<u64> {
     fields.split('\t').filter_map(|number| number.parse().ok()).collect()
 }
@@ -460,37 +458,38 @@ fn numbers(fields: &str) -> Vec<u64> {
 /// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was accepted now.
+    /// This attempt made it accepted.
     Reserved(Accepted),
-    /// It was accepted by an earlier attempt, which stands. Also the answer when an order without a hold is confirmed.
+    /// An earlier attempt made it accepted. Also the answer to a confirmation of an order without a hold.
     Repeated(Accepted),
-    /// Its hold was confirmed or cancelled, or it was returned.
+    /// It was confirmed, cancelled or returned.
     Changed {
-        /// What happened to it.
+        /// The entry about it.
         change: Accepted,
-        /// Whether an earlier attempt had done this.
+        /// Whether an earlier attempt did this.
         is_repeated: bool,
     },
     /// It was accepted, and later cancelled, expired or returned.
     Over {
-        /// Which of them.
+        /// Which of these happened.
         event: Event,
-        /// When. The entry of a hold that expired can be later than this.
+        /// The time of this. For an expiry, the end of the hold: its entry may be later.
         time: Timestamp,
     },
-    /// It is final, and cannot be cancelled; or the sale takes no order back, since its stock was set by hand.
+    /// It is confirmed or was accepted without a hold, so it cannot be cancelled. Or the sale takes no order back,
+    /// since its stock was set by hand.
     Final,
-    /// It is held, so there is nothing to return: it can be cancelled.
+    /// It is held: it can be cancelled, but not returned.
     NotConfirmed,
     /// There is no such order to confirm, cancel or return.
     Unknown,
-    /// Fewer units are left than it asks for, even with those that are held. Nothing is recorded: a retry with the same id is a
-    /// new attempt. The same is true of the refusals below.
+    /// Fewer units are left than it asks for, even with the units that are held. Nothing is recorded: a retry with the
+    /// same id is a new attempt. The same is true of the refusals below.
     SoldOut {
         /// The units left.
         remaining: u64,
     },
-    /// Fewer units are left than it asks for, but with those that are held there are enough.
+    /// Fewer units are left than it asks for, but enough with the units that are held.
     AllHeld {
         /// The units left.
         remaining: u64,
@@ -499,23 +498,23 @@ pub enum Outcome {
         /// How long holds last, in seconds.
         hold_seconds: u32,
     },
-    /// Too few units are left for it or for its user, but more holds are over than one batch can end. After the next batch the
-    /// outcome may differ.
+    /// Too few units are left for it or for its user, but more holds are over than one batch can end. After the next
+    /// batch the outcome may differ.
     HoldsDue,
-    /// It asks for more than the limit of an order, or of its user.
+    /// It asks for more than an order or its user may have.
     LimitReached {
         /// Whether it is the limit of each user.
         is_per_user: bool,
         /// The limit.
         limit: u64,
-        /// The units that the user has, if the sale counts them.
+        /// The units that its user has, if the sale counts these.
         has: u64,
     },
     /// The sale limits the units of each user, and the order has no user.
     UserRequired,
-    /// The sale begins at this time.
+    /// The sale has not started.
     NotStarted {
-        /// When.
+        /// When it starts.
         at: Timestamp,
         /// The time until then, by Redis' clock.
         within: Duration,
@@ -524,36 +523,36 @@ pub enum Outcome {
     Paused,
     /// The sale has ended.
     SaleEnded {
-        /// When.
+        /// When it ended.
         at: Timestamp,
     },
     /// Its id belongs to an order with another quantity or user.
     Conflict,
-    /// Nothing was done in the running sale: an [earlier attempt](Attempt::sent_under) may have been carried out in the sale
-    /// before.
+    /// Nothing was done in the running sale: an [earlier attempt](Attempt::sent_under) may have been carried out in the
+    /// sale before.
     SaleReplaced,
     /// The store's record of this id is damaged. This does not affect other orders of the batch.
     Damaged {
-        /// Which key, and what is wrong with it.
+        /// The key, and what is wrong with it.
         what: String,
     },
 }
 
 impl Outcome {
-    /// The outcome of `order`, and the entry of the ledger that it acknowledges, from the answer of the script. An entry with
-    /// this request's number was made for it.
+    /// The outcome of `order` from the answer of the script, and the entry of the ledger that this acknowledges. If the entry has
+    /// the number of this request, the request made it.
     pub(crate) fn parse(
         order: &Order,
         request: Option<u32>,
         answer: &str,
     ) -> Option<(Self, Option<Acknowledged>)> {
         let (word, rest) = answer.split_once('\t').unwrap_or((answer, ""));
-        // of an order that expired: when, which may be before the time of its change
+        // `over`: the end of the hold, if it expired, and the entry
         let (ended_at, change) = rest.split_once('\t').unwrap_or_default();
         let entry = match word {
-            // the version of the record of an order that was accepted now
+            // a record begins with the version of its format: the order was accepted by this call
             "2" => Some(answer),
-            // no word: it is not UTF-8, as a damaged record may be
+            // the answer is empty if it is not UTF-8, as when a record is damaged
             "repeated" | "changed" | "unchanged" | "" => Some(rest),
             "over" => Some(change),
             _ => None,
@@ -561,13 +560,13 @@ impl Outcome {
         if let Some(entry) = entry {
             let key = order.key();
             let Some(found) = Accepted::parse(&key, entry) else {
-                // a damaged record concerns its order alone
+                // a damaged record affects its order alone
                 let what = format!("{} has no order under {key}", order.item.key("orders"));
                 return (word != "2").then_some((Self::Damaged { what }, None));
             };
             let (position, key) = (found.position, found.field(&key));
             let entry = Acknowledged { position, key, entry: entry.to_owned() };
-            // an earlier attempt of the same request was carried out
+            // an earlier attempt of the same request made the entry
             let is_own = request.is_some() && found.request == request;
             let outcome = match word {
                 "2" => Self::Reserved(found),
@@ -600,7 +599,7 @@ impl Outcome {
         Some((outcome, None))
     }
 
-    /// The outcome of every new order of a sale that accepts none now, by the answer of a script.
+    /// The outcome of every new order while the sale accepts none, by the answer of a script.
     fn closed(word: &str, numbers: &[u64]) -> Option<Self> {
         Some(match (word, numbers) {
             ("not-started", [at, within]) => {
@@ -613,13 +612,13 @@ impl Outcome {
         })
     }
 
-    /// The same from an answer that is of no order.
+    /// The same, from an answer that is about no order.
     pub(super) fn of_closed(answer: &str) -> Option<Self> {
         let (word, rest) = answer.split_once('\t').unwrap_or((answer, ""));
         Self::closed(word, &numbers(rest))
     }
 
-    /// The outcome for which so many units are too few, from the fields of the answer.
+    /// The outcome of an order for which too few units are left, from the fields of the answer.
     fn too_few(remaining: u64, fields: &str) -> Self {
         let number =
             |mark| fields.split('\t').find_map(|field| field.strip_prefix(mark)?.parse().ok());
@@ -631,7 +630,7 @@ impl Outcome {
         }
     }
 
-    /// As the script would have answered, for [`parse`](Self::parse) at another instance.
+    /// The answer that the script would have given, for [`parse`](Self::parse) at another instance.
     pub(crate) fn answer(&self, order: &Order) -> String {
         match self {
             Self::Reserved(accepted) => accepted.entry(),
@@ -639,7 +638,7 @@ impl Outcome {
             Self::Changed { change, is_repeated } => {
                 format!("{}changed\t{}", if *is_repeated { "un" } else { "" }, change.entry())
             }
-            // of the entry, nothing but its kind counts
+            // `parse` uses nothing of this entry but its event
             Self::Over { event, time } => {
                 let (kind, at, key) = (event.word(), time.micros(), order.key());
                 format!("over\t{at}\t\n{kind}\t0\t1\t0\t\t\t{at}\t{key}")
@@ -667,8 +666,8 @@ impl Outcome {
         }
     }
 
-    /// Whether the same order could get another outcome when the script runs once more under the same token. Units come back when
-    /// a hold ends or an order is returned. A change of the sale raises the fence.
+    /// Whether the script, run again under the same token, could give the same order another outcome. Units come back
+    /// when a hold ends or an order is returned. A change of the sale raises the fence, so it does not count.
     pub(crate) fn may_change(&self) -> bool {
         matches!(
             self,
@@ -687,7 +686,7 @@ impl Outcome {
         matches!(self, Self::NotStarted { .. } | Self::Paused | Self::SaleEnded { .. })
     }
 
-    /// The units left after it, if the outcome says so.
+    /// The units left after it, if the outcome has them.
     pub(crate) fn left(&self) -> Option<u64> {
         match self {
             Self::Reserved(accepted) => Some(accepted.remaining),
@@ -704,7 +703,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: whoever wrote an entry is read as it was written, whatever the names are, and without a holder nothing is new.
+    /// Goal: the writer of an entry is read as it was written, whatever the names are. Without a holder its text has
+    /// the form that the last version writes.
     #[test]
     fn a_writer_survives_its_text() {
         for (instance, request, holder, record) in [
@@ -724,7 +724,7 @@ mod tests {
         {
             assert_eq!(writer_record("8080", Some(42), Some(holder)), record);
         }
-        // not written by any version: the text is all that is shown
+        // in no version's form: the text is the name
         for strange in [
             "8080#2a",
             "8080#+000002a",
@@ -741,7 +741,7 @@ mod tests {
         }
     }
 
-    /// Goal: what an instance passes on of an outcome, another one reads as the same.
+    /// Goal: an outcome that one instance sends is the same at another one.
     #[test]
     fn an_outcome_survives_its_text() {
         let time = Timestamp::new(1_800_000_000_000_000).expect("a time");
@@ -797,7 +797,7 @@ mod tests {
             let read = Outcome::parse(&order, Some(1), &outcome.answer(&order));
             assert_eq!(read.map(|(outcome, _)| outcome), Some(outcome));
         }
-        // the last version knows it by its word and its only number, as sold out: no order waits for another answer
+        // the last version reads this as sold out, by the word and the only number
         let held = Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 };
         let answer = held.answer(&order);
         let (word, rest) = answer.split_once('\t').expect("a word");

@@ -1,17 +1,16 @@
 -- The reads of an item, each at one moment: no start of a sale can come between. Follows `state.lua`.
 --
--- It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It
--- runs also when memory is full.
+-- It is not declared as read-only, since Redis would then run it on a replica, whose data may be old. It also runs when
+-- memory is full.
 --
 -- ARGV  5 operation:
---       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale whose ledger it is (empty: the running one), 9 the
---         name of the ledger to which the index belongs, if known
---       lookup: the units that can be bought and those that are held, and some orders with their changes. From 6 on the
---         orders' keys
+--       ledger: a page of a ledger. 6 first and 7 last index, 8 the sale of the ledger (empty: the running one), 9 the
+--         name of the ledger to which the first index belongs, if it is known
+--       lookup: the units left, the held units, and some orders with their changes. From 6 on the orders' keys
 --       sales: the running sale and the sales that were replaced
 --       stock: the state
---       inspect: the state, the latest entry of the ledger and what an instance missed, also without stock and after a
---         roll-back
+--       inspect: the state, the latest entry of the ledger and the data that an instance missed, also without stock and
+--         after a roll-back
 
 local operation = ARGV[5]
 local wrong = damage() or operation ~= 'inspect' and lost()
@@ -20,7 +19,7 @@ if not stock and (operation == 'lookup' or operation == 'stock') then return unk
 local running = stock and id_of() or ''
 local name = running ~= '' and ledger_of(running) or ''
 
--- The first part of every answer is whether the sale has holds.
+-- Every answer begins with whether the sale has holds.
 local function answer(content)
   return {terms.hold_seconds and 1 or 0, content}
 end
@@ -50,7 +49,7 @@ if operation == 'lookup' then
   local hold, held = terms.hold_seconds, false
   local ends_in = hold and first_end('-inf')
   local is_due = ends_in and ends_in <= 0
-  -- where holds are due, a batch says what is held
+  -- if holds are due, the next batch says how many units are held
   if ends_in and not is_due then held = {held_units(1, redis.call('LLEN', LEDGER)), decimal(ends_in), hold} end
   local records, fields = redis.call('HMGET', ORDERS, unpack(keys)), {}
   for i, key in ipairs(keys) do

@@ -1,4 +1,4 @@
-//! Reading the stock and the ledger. Nothing here needs the lock.
+//! Reads the stock and the ledger. No read needs the lock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,24 +24,24 @@ use super::{
 /// How many items the readiness check probes.
 const MAX_CHECKED: usize = 64;
 
-/// How many items have [levels](Inventory::levels): each is a series of a metric.
+/// How many items have [levels](Inventory::levels): each item is a series of a metric.
 const MAX_LEVELS: usize = 100;
 
 /// The longest wait for one shard of a Redis Cluster.
 const MAX_PROBE: Duration = Duration::from_secs(1);
 
-/// All that the store has of an item, even after a roll-back.
+/// All data of an item in the store, also after a roll-back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The state; `None` if there is no stock.
     pub stock: Option<Stock>,
     /// The latest entry of the ledger.
     pub latest: Option<Entry>,
-    /// The data that an instance missed in the store, if the sale is stopped because of it.
+    /// The data that an instance missed in the store, if the sale is stopped because of that.
     pub rollback_detected: Option<String>,
 }
 
-/// The position in a ledger from which to read on.
+/// A position in a ledger, from which to read on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerPosition {
     /// The sale of the ledger; `None`: the running one.
@@ -63,7 +63,8 @@ impl From<u64> for LedgerPosition {
 pub struct LedgerPage {
     /// The id of the sale; empty for a stock set by hand before its first order.
     pub sale: String,
-    /// The name of the ledger for positions in it: the sale's id, and more after a loss of entries was accepted.
+    /// The name of the ledger, which makes positions in it unambiguous: the sale's id, with an addition after a loss of
+    /// entries was accepted.
     pub name: String,
     /// The entries, in order.
     pub entries: Vec<Entry>,
@@ -72,22 +73,22 @@ pub struct LedgerPage {
 /// The units that can be bought.
 #[derive(Clone, Debug)]
 pub struct Available {
-    /// The units not yet sold.
+    /// The units left.
     pub stock: i64,
-    /// Whether the time of some holds is over: a batch brings their units back.
+    /// Whether the time of some holds is over: the next batch brings their units back.
     pub is_due: bool,
     /// The most units that one order may take.
     pub per_order: Option<u32>,
-    /// What is held, unless nothing is, or some holds are over.
+    /// The units that are held, unless there are none or the time of some holds is over.
     pub held: Option<Held>,
-    /// Why no new order is accepted: the sale has not started, is paused or has ended.
+    /// The refusal of all new orders, if the sale has not started, is paused or has ended.
     pub closed: Option<Outcome>,
 }
 
 /// The units that are held.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// How many; `None` until the next batch counts what an instance of the last version sold.
+    /// How many. `None` until the next batch counts the orders that an instance of the last version accepted.
     pub units: Option<i64>,
     /// The time until the first hold ends, by Redis' clock.
     pub ends_in: Duration,
@@ -96,7 +97,7 @@ pub struct Held {
 }
 
 impl Available {
-    /// The outcome of an order of so many units, which are more than are left.
+    /// The outcome of an order of this many units, if fewer are left.
     pub(crate) fn too_few_for(&self, quantity: Quantity) -> Outcome {
         let remaining = u64::try_from(self.stock).unwrap_or(0);
         let missing = i64::from(quantity.get()) - self.stock;
@@ -130,11 +131,11 @@ pub struct Sales {
 }
 
 impl Inventory {
-    /// The most orders that one page of the ledger has.
+    /// The most entries in one page of the ledger.
     pub const MAX_PAGE: u32 = 1000;
 
-    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then `initial` is the sum
-    /// of the two counters.
+    /// The state of `item` at one moment. A stock set by hand has no `initial` before its first batch: then `initial`
+    /// is the sum of `stock` and `lucky`.
     ///
     /// # Errors
     /// See [`InventoryError`]; always [`nothing_written`](InventoryError::nothing_written).
@@ -146,7 +147,7 @@ impl Inventory {
         Ok(stock)
     }
 
-    /// All that the store has of `item`, for an operator who decides about a roll-back. Watermarks are not compared.
+    /// All data of `item` in the store, for an operator who decides about a roll-back. Watermarks are not compared.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -157,7 +158,7 @@ impl Inventory {
         Ok(Inspection { stock: state(item, found)?, latest, rollback_detected })
     }
 
-    /// Whether the store has anything of `item`: a cheap read, for names that a client may have made up.
+    /// Whether the store has a key of `item`: a cheap read, for names that a client may have made up.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -166,11 +167,10 @@ impl Inventory {
         Ok(exists > 0)
     }
 
-    /// The units of `item` not yet sold: the cheapest read. It does not compare the watermark, so the store may have been rolled
-    /// back.
+    /// The units of `item` left: the cheapest read. It compares no watermark, so the store may have been rolled back.
     ///
     /// # Errors
-    /// [`InventoryError::UnknownItem`] if there is no such key, which does not mean zero. See [`InventoryError`] for the others.
+    /// [`InventoryError::UnknownItem`] if there is no such key, which does not mean zero. See [`InventoryError`] for the rest.
     pub async fn available(&self, item: &Item) -> Result<i64, InventoryError> {
         let stock: Option<u64> =
             self.read_by(item, redis::cmd("GET").arg(item.key("stock"))).await?;
@@ -187,7 +187,7 @@ impl Inventory {
     }
 
     /// Up to `limit` entries of a ledger after a position, in order. The limit is raised to 1, or lowered to
-    /// [`MAX_PAGE`](Self::MAX_PAGE). Only the end of the ledger returns fewer entries.
+    /// [`MAX_PAGE`](Self::MAX_PAGE). A page has fewer entries only at the end of the ledger.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`] for a position of another sale or behind the end.
@@ -209,7 +209,7 @@ impl Inventory {
         Ok(LedgerPage { sale, name, entries: all(item, &found)? })
     }
 
-    /// The accepted order of this id and user with its latest event, if there is one; and the id of the sale.
+    /// The id of the sale, and the accepted order of this id and user with its latest event, if there is one.
     ///
     /// # Errors
     /// See [`InventoryError`].
@@ -224,7 +224,7 @@ impl Inventory {
         Ok((found.sale, order))
     }
 
-    /// The units of `item` that can be bought, and the accepted order of each of these [keys](super::Order::key), if there is
+    /// The available units of `item`, and the accepted order of each of these [keys](super::Order::key), if there is
     /// one, at one moment. There must be at least one key and at most [`MAX_BATCH`](Self::MAX_BATCH).
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Inventory {
         let found = found.map(|(key, (record, change))| looked_up(item, key, record, change));
         let (orders, entries): (Vec<_>, Vec<_>) = found.unzip();
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
-        // with replicas to wait for, showing an order does not acknowledge it: it may not have reached the replicas
+        // a write may still wait for replicas: to show its order does not acknowledge it
         if latest.is_some()
             && self.replicas().is_none()
             && let Some(name) = name
@@ -287,18 +287,18 @@ impl Inventory {
         Ok(Sales { running: state(item, found)?, kept })
     }
 
-    /// The known items with holds, as far as this instance has seen.
+    /// The known items whose sales have holds, as this instance last saw them.
     pub fn items_with_holds(&self) -> Vec<Item> {
         self.watermarks.with_holds()
     }
 
-    /// Probes up to 64 known items, or else the default one: whether the store answers, has room and lets this user write;
-    /// whether it is undamaged and not below the watermark, and its fence is of the cluster of `token`. Succeeds if some item can
-    /// be sold or has no sale. A Redis Cluster without known items is [pinged](Self::ping).
+    /// Probes up to 64 known items, or the default item if none is known: whether the store answers, has room and lets
+    /// this user write, the data is undamaged and not below the watermark, and the fence is of the cluster of `token`.
+    /// Succeeds if some item can be sold or has no sale. A Redis Cluster without known items is [pinged](Self::ping).
     ///
     /// # Errors
-    /// The first error if every item has one. Without a Redis Cluster also any error that a retry can mend, because such an error
-    /// concerns the whole store.
+    /// The first error if every item has one. Except in a Redis Cluster, also any error that a retry can mend: such an
+    /// error concerns the whole store.
     pub async fn check(&self, token: Option<Token>) -> Result<(), (Item, InventoryError)> {
         let items = self.known_items(MAX_CHECKED);
         let is_cluster = self.shards.is_cluster();
@@ -326,13 +326,13 @@ impl Inventory {
         first_error.filter(|_| !is_some_fine).map_or(Ok(()), Err)
     }
 
-    /// Up to `most` known items: the items of earlier calls, or else the default one.
+    /// Up to `most` known items: those of earlier calls, or else the default item.
     pub fn known_items(&self, most: usize) -> Vec<Item> {
         let items = self.watermarks.items(most);
         if items.is_empty() { vec![Item::DEFAULT] } else { items }
     }
 
-    /// Stock, lucky and open holds of up to 100 items, as of the latest readiness check or read of their state.
+    /// Stock, lucky and open holds of up to 100 items, by the latest readiness check or read of their state.
     pub fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         self.watermarks.levels().into_iter().take(MAX_LEVELS).collect()
     }
@@ -350,10 +350,10 @@ impl Inventory {
         Ok(found)
     }
 
-    /// Whether the store answers; in a Redis Cluster, whether any primary does.
+    /// Whether the store answers. In a Redis Cluster, whether any primary answers.
     ///
     /// # Errors
-    /// [`InventoryError::Unreachable`], or [`InventoryError::Refused`] while it loads its data.
+    /// [`InventoryError::Unreachable`], or [`InventoryError::Refused`] while the store loads its data.
     pub async fn ping(&self) -> Result<(), InventoryError> {
         let ping = redis::cmd("PING");
         let servers = self.shards.all().await?;
@@ -362,7 +362,7 @@ impl Inventory {
     }
 }
 
-/// A text in the store. A text that is not UTF-8 reads as empty, which no text in the store is.
+/// A text in the store. If it is not UTF-8, it reads as empty, as no text in the store is.
 pub(super) struct Text(pub(super) String);
 
 impl FromRedisValue for Text {
@@ -372,8 +372,8 @@ impl FromRedisValue for Text {
     }
 }
 
-/// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, number of orders, of open holds, and of held
-/// units; the time.
+/// Stock, lucky, initial, fence, name of the sale and terms; length of the ledger, numbers of orders and of open holds,
+/// held units; the time.
 pub(super) type State = (
     Option<i64>,
     i64,
@@ -393,7 +393,7 @@ type Entries = (Vec<Text>, Records);
 
 type Records = Vec<Option<Text>>;
 
-/// The answer of a command that only reads.
+/// The answer to a command that only reads.
 fn content<T: FromRedisValue>((answer, _): Answers) -> Result<T, InventoryError> {
     redis::from_redis_value(answer).map_err(|error| InventoryError::damaged(error.to_string()))
 }
@@ -435,7 +435,7 @@ pub(super) fn state(item: &Item, found: State) -> Result<Option<Stock>, Inventor
     Ok(Some(stock))
 }
 
-/// An entry of the ledger: a change, or the key of an order with its record.
+/// An entry of the ledger: its text, or the key of an order and its record.
 fn parsed(item: &Item, entry: &str, record: Option<&Text>) -> Result<Entry, InventoryError> {
     Entry::parse(entry, record.map_or(entry, |record| &record.0))
         .ok_or_else(|| no_order(item, entry))
@@ -450,7 +450,7 @@ fn all(item: &Item, (entries, records): &Entries) -> Result<Vec<Entry>, Inventor
     pairs.map(|(entry, record)| parsed(item, &entry.0, record.as_ref())).collect()
 }
 
-/// The order of this key with its latest event, and the latest entry about it.
+/// The order of this key with its latest event, and the entry about that event.
 fn looked_up(
     item: &Item,
     key: &str,

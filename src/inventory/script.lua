@@ -1,48 +1,49 @@
--- The only writer of an item's keys. It follows `state.lua`. Redis runs one script at a time, so what is checked here still holds
--- when it is written here.
+-- The only writer of an item's keys. It follows `state.lua`. Redis runs one script at a time, so a condition that is
+-- checked here still holds at the writes.
 --
--- The shebang (Redis 7 and later) makes Redis refuse the script before it runs when memory is full, the disk fails or the server
--- is a replica, so that nothing is half written. For the same reason everything is validated before the first write.
+-- The shebang (Redis 7 and later) makes Redis refuse the whole script when memory is full, the disk fails or the server
+-- is a replica, so that it cannot stop after some of its writes. For the same reason everything is validated before the
+-- first write.
 --
 -- ARGV  5 operation: reduce, probe (whether reduce would work; writes nothing), change, start, forget, recover-cluster,
 --         recover-store
 --       6 token as "<cluster> <revision>"; empty: no fence is checked
 --       start:  7 units, 8 terms in JSON, 9 id of the sale, 10 the sales that it may replace: their ids, with spaces
---         around each; or *: any; !: any, and the orders of a sale without a name are deleted; empty: only a sale without
---         orders, and a named sale only if the new one is named too
+--         around each; *: any sale; !: any sale, and the orders of one without a name are deleted; empty: a sale without
+--         orders; a new sale without a name then replaces no named one
 --       forget: 7 id of the sale
---       reduce, and probe with an empty id: 7 whether to write in any case, so that a WAIT behind the call covers all
---         that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its quantity
---         or a word (confirm; cancel; return; or expire, which ends the holds whose time is over and belongs to no order); its
---         user; the writer of its entry; and the token of its first attempt without an answer, or nothing
---       change: 7 and 8 as in reduce; 9 its field in changes; 10 what it asks for and its note in JSON; 11 the sales that it may
+--       reduce, and probe with one empty order: 7 whether to write in any case, so that a WAIT behind the call covers all
+--         data that it read; 8 the writer of entries that no order asks for; then five for each order: its key; its
+--         quantity or a word (confirm, cancel, return; or expire, which only has holds end whose time is over); its user;
+--         the writer of its entry; the token of its first attempt without an answer, or nothing
+--       change: 7 and 8 as in reduce; 9 its field in changes; 10 the change and its note in JSON; 11 the sales that it may
 --         change, as in start; 12 and 13 the new times in microseconds, if they are given; 14 a text for `now`
 --
--- Answer: the sale, the fence, whether the sale has holds, and a list. For reduce, the list has the answer to each order:
---         its record, or a word with its details; for probe, stock, lucky and the number of open holds; for a repeated
---         start, a word; for a change, its entry, whether it was made before, and the state.
+-- Answer: the sale, the fence, whether the sale has holds, and a list. The list has for reduce the answer to each order:
+--         its record, or a word with its details; for probe stock, lucky and the number of open holds; for a repeated
+--         start a word; for a change its entry, whether it was made before, and the state.
 
 local operation, token = ARGV[5], ARGV[6]
 
 -- The most holds that one batch ends.
 local MOST_DUE = 500
 
--- The most entries of the ledger that one batch counts, where an instance of the last version wrote them.
+-- The most entries of the ledger that one batch counts, after an instance of the last version wrote them.
 local MOST_COUNTED = 1000
 
 -- The most units of a sale.
 local MOST_UNITS = 1000000000000
 
--- When a paused sale starts, for the last version.
+-- The start that the terms of a paused sale have, for the last version.
 local PAUSED, PAUSED_TEXT = 7258032000000000, '2199-12-31T00:00:00Z'
 
--- How many replaced sales are kept. How many deleted sales are remembered, so that none of them starts again.
+-- The most replaced sales that are kept, and the most deleted sales that are remembered: a remembered sale does not start again.
 local MOST_SALES, MOST_DELETED = 1000, 10000
 
 local running = id_of()
 
--- Redis checks the permissions for KEYS before the script runs, but the permission for a command only when the command runs: if
--- it is missing then, only some of the writes are done.
+-- Without a permission for one of these commands, the script would stop after some of its writes: before a script runs, Redis
+-- checks only the permissions for KEYS.
 local needed = {{'MSET', STOCK, ''}, {'SET', FENCE, ''}, {'HSET', ORDERS, '', ''}, {'RPUSH', LEDGER, ''}}
 if operation == 'start' or operation == 'recover-store' or operation == 'forget' then
   local kept = '@' .. (running or '')
@@ -58,8 +59,8 @@ for _, command in ipairs(needed) do
   end
 end
 
--- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of another cluster,
--- but cannot lower a fence of the same cluster.
+-- The fence comes first: a stale token is refused whatever else is wrong. An operator may replace the fence of another
+-- cluster, but cannot lower a fence of the same cluster.
 local wrong = damaged_fence()
 if wrong then return wrong end
 if fence and token ~= '' then
@@ -77,7 +78,7 @@ local function done(values)
   return {sale, token ~= '' and token or fence, terms and terms.hold_seconds and 1 or 0, values}
 end
 
--- The name of a sale that begins now. Its time is later than that of the sale before, even if the clock was set back.
+-- The name of a sale that begins now. Its time is later than the previous sale's, even if the clock was set back.
 local function begins(how)
   local at = now()
   local _, before = beginning(sale or '')
@@ -85,7 +86,7 @@ local function begins(how)
   return how .. ' ' .. decimal(at) .. (token ~= '' and ' ' .. token or '')
 end
 
--- Whether `other` has all that `one` has.
+-- Whether `other` has all fields of `one`.
 local function within(one, other)
   for name, value in pairs(one) do
     if other[name] ~= value then return false end
@@ -93,7 +94,7 @@ local function within(one, other)
   return true
 end
 
--- Whether the running sale is one of these, in the version that is named, if one is.
+-- Whether the running sale is one of `sales`, and in the named version if one is named.
 local function is_one_of(sales)
   local function has(name) return string.find(sales, ' ' .. name .. ' ', 1, true) end
   return running and (has(running) or has(running .. ':' .. decimal(terms and terms.version or 0)))
@@ -105,7 +106,7 @@ if operation == 'recover-cluster' then
   return done({})
 end
 
--- The number of replaced sales that are kept; and for each deleted sale its time of deletion, a space and its id.
+-- The number of replaced sales that are kept, and for each deleted sale its time of deletion, a space and its id.
 local function kept_sales()
   local kept, deleted = 0, {}
   for _, text in ipairs(redis.call('HVALS', SALES)) do
@@ -128,7 +129,7 @@ if operation == 'forget' then
   for i = 1, #deleted - MOST_DELETED + 1 do
     redis.call('HDEL', SALES, string.match(deleted[i], '[^ ]*$'))
   end
-  -- the previous version reads `began` and `ended` of every entry, and shows deleted sales too
+  -- the last version reads `began` and `ended` of every entry, and shows deleted sales too
   local sale = parsed(kept) or {}
   redis.call('HSET', SALES, ARGV[7], string.format(
     '{"id":%s,"began":%s,"ended":%s,"deleted":%s}', cjson.encode(ARGV[7]), decimal(tonumber(sale.began) or 0),
@@ -145,7 +146,7 @@ if operation == 'start' then
   local has_orders = entries ~= 0
   running = stock and running or has_orders and (running or decimal(now())) or nil
   local is_same = stock and id == running
-  -- data that was lost is given up only if the caller says which sale it replaces
+  -- lost data is given up only if the caller names the sale that it replaces
   wrong = (is_same or replaces == '') and lost()
   if wrong then return wrong end
   if is_same then
@@ -185,7 +186,7 @@ if operation == 'start' then
       cjson.encode(running), cjson.encode(ledger_of(running)), decimal(began or 0), decimal(now()), number(stock),
       number(lucky), number(initial), number(orders), number(entries), terms and terms_text or 'null'))
   end
-  -- The fence stays: a holder from before this start must not sell from the new sale.
+  -- The fence stays: a holder from before this start must not sell units of the new sale.
   if not raised then token = fence or '' end
   sale, terms = begins('started'), new
   redis.call('UNLINK', STOCK, LUCKY, INITIAL, ORDERS, LEDGER, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS)
@@ -198,8 +199,8 @@ wrong = damage()
 if wrong then return wrong end
 
 if operation == 'recover-store' then
-  -- A new name for the present data: every instance sees a later sale, which excuses the loss. If all data is gone, the item then
-  -- has no sale.
+  -- A new name for the present data: every instance sees a later sale, which excuses the loss. If all data is gone, the
+  -- item then has no sale.
   if not stock and not rollback_detected then return unknown() end
   sale = begins('accepted')
   redis.call('MSET', SALE, sale, FENCE, token)
@@ -223,7 +224,7 @@ if wrong then return wrong end
 if not stock then return unknown() end
 local per_order, per_user, hold = terms.per_order, terms.per_user, terms.hold_seconds
 
--- A key that is missing, or nil. Redis keeps no empty list, hash or set, so the other keys show which must exist.
+-- A key that is missing, or nil. Redis keeps no empty list, hash or set, so the other keys show which ones must exist.
 local function missing()
   if not sale and (position > 0 or terms_text) then return SALE end
   if not terms_text and (ended > 0 or open_holds > 0 or buyers > 0) then return TERMS end
@@ -238,13 +239,13 @@ wrong = missing()
 if wrong then return damaged(wrong, 'is missing') end
 stock, lucky = tonumber(stock), tonumber(lucky or '0')
 
--- the number of orders, and what is looked up: their keys, or the field of a change
+-- the number of orders, and the keys to look up: those of the orders, or the field of the change
 local orders = operation == 'change' and 0 or (#ARGV - 8) / 5
 local keys = operation == 'change' and {ARGV[9]} or {}
 for i = 1, orders do keys[i] = ARGV[5 * i + 4] end
 
--- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one too. A sale that was found
--- (its stock was set by hand) begins with its first batch, which may be the order's own.
+-- Whether an order may have been accepted in an earlier sale: then it is not carried out in this one. A sale that was
+-- `found` begins with its first batch, which may be the order's own.
 local how, _, sale_cluster, sale_revision = beginning(sale or '')
 local function is_of_an_earlier_sale(sent_under)
   if sent_under == '' or how == 'found' then return false end
@@ -279,8 +280,8 @@ end
 
 if operation == 'probe' then return done({stock, lucky, open_holds}) end
 
--- The units that are held before this batch, and the length of the ledger for which they are counted. Entries of the last
--- version are counted now, as far as that is not too much for one batch.
+-- The units that are held before this batch, and the length of the ledger at which they are counted. This batch counts
+-- entries of the last version, up to MOST_COUNTED.
 local held_before, counted_to = 0, position
 if hold and open_holds > 0 then
   local units_then, length_then = string.match(count_then, COUNT)
@@ -308,7 +309,7 @@ local function push(list, ...)
   for _, value in ipairs({...}) do list[#list + 1] = value end
 end
 
--- The first batch of a stock that was set by hand.
+-- the first batch of a stock that was set by hand
 local writes = {}
 if not initial then writes = {INITIAL, decimal(stock + lucky)} end
 if not sale then
@@ -322,10 +323,10 @@ local added, fields = {}, {}      -- keys and changes in the order of acceptance
 local held, freed, delayed, new_changes, new_units, of_users = {}, {}, {}, {}, {}, {}
 local sold, count = 0, 0          -- count: accepted orders
 local confirmed = 0               -- units that this batch confirmed, less those that it took back
--- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has more entries than that.
+-- `%d` is a C long, which has 32 bits in some builds, and is much faster than `%.0f`. No ledger has 2^31 entries.
 local numbers = stock + lucky < 2147483648 and '2\t%d\t%s\t%d' or '2\t%d\t%s\t%.0f'
 local held_until = hold and decimal(now() + hold * 1000000) or ''
--- the fields before and behind the writer of an entry, and those behind the writer of a record
+-- the fields of an entry before and behind its writer, and those of a record behind its writer
 local before, behind = '\t' .. token .. '\t', '\t' .. decimal(now()) .. '\t'
 local behind_record = behind .. held_until .. '\t'
 
@@ -339,7 +340,7 @@ local function take(user, quantity)
   end
 end
 
--- Ends a hold or takes a confirmed order back, and adds an entry about it to the ledger.
+-- Ends a hold or takes back a confirmed order, and adds an entry about this to the ledger.
 local function change(kind, key, quantity, user, writer)
   if kind == 'confirmed' then confirmed = confirmed + quantity else take(user, -quantity) end
   if kind == 'returned' then confirmed = confirmed - quantity end
@@ -364,7 +365,7 @@ for i, key in ipairs(due_keys) do
   if not record or due_changes[i] or hold_end == '' then
     freed[#freed + 1] = key
   elseif not quantity then
-    -- a damaged record affects its order alone, which keeps its units
+    -- a damaged record affects its order alone, whose units stay taken
     push(delayed, 'inf', key)
   elseif tonumber(hold_end) > now() then
     push(delayed, hold_end, key)
@@ -376,7 +377,6 @@ end
 -- The answer to an order that has a record.
 local function answer_known(key, word, user, writer, record, final)
   local quantity, hold_end, first_user = fields_of(record)
-  -- a damaged record affects its order alone
   if not quantity then return 'damaged\t' .. ORDERS .. ' has no order under ' .. key end
   if not final and hold_end ~= '' and tonumber(hold_end) <= now() then
     final = change('expired', key, tonumber(quantity), first_user)
@@ -405,13 +405,13 @@ local function answer_known(key, word, user, writer, record, final)
   return over or word == 'confirm' and 'repeated\t' .. record or 'final'
 end
 
--- The answer, or `holds-due` if more holds are over than this batch ended: the next batch may bring units back.
+-- The answer, or `holds-due` if this batch ended the most holds that it may: the next batch may bring more units back.
 local function unless_more_are_due(answer)
   return #due_keys == MOST_DUE and 'holds-due' or answer
 end
 
--- Why an order gets nothing that asks for more units than are left. Units that are held may come back. Behind the units left
--- stands the time until the first hold ends, and how long holds last. The last version ignores both: they are no numbers.
+-- The answer to an order for more units than are left. Held units may come back: behind the units left, the answer then
+-- has the time until the first hold ends, and how long holds last. The last version ignores both: they are no numbers.
 local held_details
 local function too_few(number)
   local answer = 'sold-out\t' .. decimal(stock)
@@ -426,7 +426,7 @@ end
 
 local closed = why_closed()
 
--- Why a new order is refused, however many units are left; or nil.
+-- The refusal of a new order for another reason than too few units, or nil.
 local function refusal(quantity, user)
   if closed then return closed end
   if per_user and user == '' then return 'user-required' end
@@ -441,7 +441,7 @@ end
 local has_rules = closed or per_order or per_user
 
 if operation == 'change' then
-  -- an earlier attempt without an answer must not be carried out after a refusal
+  -- a refusal raises the fence: an earlier attempt without an answer must not be carried out after it
   local function not_changed(code, what)
     if raised then redis.call('SET', FENCE, token) end
     return refused(code, what or running or '')
@@ -453,13 +453,13 @@ if operation == 'change' then
     local add = asked.add or 0
     local units = (tonumber(initial) or stock + lucky + sold) + add
     if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch') end
-    -- Without terms, the entry would look like damage to the last version. Without a limit of users or holds at the start, no user's
-    -- units were counted, or no units were held.
+    -- Without terms, the entry would look like damage to the last version. A sale that began without a limit for users
+    -- did not count their units, and one that began without holds has no held units.
     if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
       or asked.starts_at and not (terms.opens and now() < terms.opens) then
       return not_changed('term-final')
     end
-    -- a stock that was raised by hand is larger than `initial`
+    -- a stock that was raised by hand can exceed `initial`
     if math.min(stock + add, units) < 0 then
       return not_changed('too-few-units', decimal(math.min(stock, units - add)))
     end
@@ -482,7 +482,7 @@ if operation == 'change' then
     if terms.paused then
       terms.own_opens, terms.own_starts_at, terms.opens, terms.starts_at = terms.opens, terms.starts_at, PAUSED, PAUSED_TEXT
     end
-    -- JSON by hand: cjson would round times
+    -- JSON by hand, since cjson would round times
     local function encoded(value)
       if type(value) == 'number' and value % 1 == 0 then return decimal(value) end
       if type(value) ~= 'table' then return cjson.encode(value) end
@@ -533,8 +533,8 @@ for i = 1, orders do
 end
 if lucky + sold < 0 then return damaged(LUCKY, 'is less than the units that come back') end
 
--- From here on nothing can fail. There are few commands with many arguments: the caller limits the batch, so unpack() stays far
--- below the limit of Lua's stack.
+-- From here on nothing can fail. There are few commands with many arguments: the caller limits the batch, so unpack()
+-- stays far below the limit of Lua's stack.
 if #added > 0 then push(writes, STOCK, decimal(stock), LUCKY, decimal(lucky + sold)) end
 if raised then push(writes, FENCE, token) end
 if ARGV[7] ~= '' and #writes == 0 then writes = {SALE, sale} end

@@ -1,6 +1,6 @@
-//! The scripts in Redis: how a call is made and sent, and what its answer means.
+//! The calls of the scripts in Redis, and their answers.
 //!
-//! `script.lua` is the only writer, and `read.lua` reads. Both compare the watermark first, in `state.lua`.
+//! `script.lua` is the only writer, and `read.lua` reads. Both begin with `state.lua`, which compares the watermark.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use super::stock::{parse_token, token_record};
 use super::watermark::Watermark;
 use super::{Action, Batch, InventoryError, Item};
 
-/// The only writer of an item's keys.
 static WRITE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!("#!lua\n", include_str!("state.lua"), include_str!("script.lua")))
 });
@@ -59,7 +58,7 @@ impl<'a> Call<'a> {
         Self { script, item, effect: Effect::Read, token: None, compares, command }
     }
 
-    /// An operation that reads. `sent`: the watermark that the store is compared with.
+    /// An operation that only reads. The store is compared with the watermark `sent`.
     pub(super) fn read(operation: &str, item: &'a Item, sent: &Watermark) -> Self {
         Self::new(&READ, operation, item, sent)
     }
@@ -80,14 +79,13 @@ impl<'a> Call<'a> {
         Ok(Self { effect, token, ..call })
     }
 
-    /// Adds an argument.
     pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// Sells a batch. With `writes_always` the script writes even if nothing changes, so that a `WAIT` behind the call covers all
-    /// that it read.
+    /// Sells a batch. With `writes_always` the script writes even if nothing changes, so that a `WAIT` behind the call
+    /// covers all data that the script read.
     pub(super) fn reduce(
         Batch { item, token, attempts }: Batch<'a>,
         sent: &Watermark,
@@ -111,8 +109,8 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    /// Runs the script by its digest, or by its source if Redis does not have it cached (a restart, a failover,
-    /// `SCRIPT FLUSH`). Waits for the replicas in the same round trip.
+    /// Runs the script by its digest, or by its source if Redis does not have it in its cache (after a restart, a
+    /// failover or `SCRIPT FLUSH`). The `WAIT` for replicas goes in the same round trip.
     pub(super) async fn send(
         &self,
         shards: &Shards,
@@ -144,7 +142,7 @@ impl<'a> Call<'a> {
     fn by_source(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(self.script.source);
-        // skip the name of the command and the digest
+        // without the name of the command and the digest
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -154,16 +152,15 @@ impl<'a> Call<'a> {
     }
 }
 
-/// How many replicas must have a write before it is acknowledged: Redis' `WAIT`, once for a batch and in the
-/// same round trip.
+/// How many replicas must have a write before it is acknowledged: Redis' `WAIT`, once for a batch and in the same round trip.
 ///
-/// It makes a loss by failover unlikely, not impossible: the promoted replica may be one that did not confirm,
-/// unless all must.
+/// This makes a loss by a failover unlikely, not impossible: unless all replicas must
+/// confirm a write, the promoted one may lack it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// How many; 0: none.
+    /// The number of replicas. 0: a write waits for none.
     pub count: u32,
-    /// How long to wait for them. At least a millisecond is used: 0 means for ever to Redis.
+    /// How long to wait for them. At least a millisecond is used: to Redis, 0 means for ever.
     pub timeout: Duration,
 }
 
@@ -175,7 +172,7 @@ impl Replicas {
         command
     }
 
-    /// Checks whether enough replicas confirmed.
+    /// Checks whether enough replicas confirmed the write.
     pub(super) fn check(self, answer: Result<Value, RedisError>) -> Result<(), InventoryError> {
         match answer.map_err(|source| InventoryError::Unanswered { source })? {
             Value::Int(count) if count >= i64::from(self.count) => Ok(()),
@@ -189,7 +186,6 @@ impl Replicas {
 pub(super) struct Done {
     pub(super) sale: String,
     pub(super) fence: Option<Token>,
-    /// Whether the sale has holds.
     pub(super) has_holds: bool,
     pub(super) values: Vec<Value>,
 }
@@ -204,8 +200,8 @@ impl Done {
     }
 }
 
-/// The error for an answer that the script cannot have given: another kind of server gave it, or a proxy changed it. It is
-/// unknown what was done.
+/// The error for an answer that the script cannot have given: another kind of server gave it, or a proxy changed it. It
+/// is unknown whether the call had an effect.
 pub(super) fn not_understood() -> InventoryError {
     let what = "the answer of the script is not understood";
     Effect::Write.failed((ErrorKind::UnexpectedReturnType, what).into())

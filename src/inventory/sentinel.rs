@@ -1,13 +1,13 @@
-//! The primary that Redis Sentinel names.
+//! Asks Redis Sentinel for the primary.
 //!
 //! The procedure is that of Redis' "Guidelines for Redis clients with support for Redis Sentinel"
-//! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), except that all sentinels are asked at once, each
-//! for a short time, and the primary is the one that most of them name: a single sentinel may be cut off from the others
-//! together with the former primary, and not learn of the failover. The server that they name must say itself that it is
-//! a primary ([`Connection`](super::connection::Connection) asks), since sentinels may learn late of a failover.
+//! (<https://redis.io/docs/latest/develop/reference/sentinel-clients/>), with one difference: all sentinels are asked
+//! at once, each for a short time, and the primary is the one that most of them name. A single sentinel may be cut off
+//! together with the former primary, and not learn of a failover. Sentinels may also learn of one late, so the
+//! [`Connection`](super::connection::Connection) asks the server itself whether it is a primary.
 //!
-//! The Redis client's own Sentinel client has fixed time limits, opens one more connection for the question of the
-//! role, and believes one sentinel.
+//! The Redis client's own Sentinel client has fixed time limits, opens one more connection to ask for the role, and
+//! believes one sentinel.
 
 use std::io;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use super::RedisAccess;
 use super::directory::Node;
 
-/// The primary of this name: the one that most sentinels name; on a tie all of these, in the order of the sentinels. Returns at
-/// least one. Asks all sentinels at once, until more than half name the same, for at most `within`.
+/// The primary of this name: the one that most sentinels name, or all such primaries on a tie, in the order of the sentinels that
+/// name them. Returns at least one. Asks all sentinels at once, for at most `within`, until more than half name the same.
 ///
 /// # Errors
 /// A sentinel's refusal, if all refused; an I/O error with all reasons, if some did not answer and none named a primary.
@@ -70,7 +70,7 @@ pub(super) async fn primaries(
     Err(errors.swap_remove(0).1)
 }
 
-/// Asks one sentinel. Sends user and password only if the sentinel demands them: often it has none.
+/// Asks one sentinel. Sends user and password only if the sentinel demands them, since many sentinels have none.
 async fn ask(
     access: &RedisAccess,
     sentinel: &ConnectionInfo,

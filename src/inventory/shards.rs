@@ -1,13 +1,13 @@
-//! Which connection leads to an item.
+//! Sends commands to the server that has the item.
 //!
-//! The keys of a named item share a hash tag. So in a Redis Cluster they are in one slot, which one primary serves, and one
+//! The keys of a named item share a hash tag. In a Redis Cluster they are in one slot, which one primary serves: one
 //! call is one command to one node, as without a cluster. The [directory](Directory) may be outdated: a node that does
-//! not serve a slot does nothing, and names the node that does (`MOVED`). While a slot moves, its items wait (`TRYAGAIN`):
-//! no node has all keys of a command. See
+//! not serve a slot does nothing, and names the node that does (`MOVED`). While a slot moves, no node has all keys of a
+//! command, and its items wait (`TRYAGAIN`). See
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 //!
-//! The `ClusterConnection` of the Redis client does not fit: after a lost connection it sends a command again
-//! by itself, up to 16 times, and its last error does not say whether an earlier attempt was sent.
+//! The `ClusterConnection` of the Redis client does not fit: after a lost connection it sends a command again by
+//! itself, up to 16 times, and its last error does not say whether an earlier attempt was sent.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::safeguard::REDIRECTS;
 /// How many redirections a call follows at least, however long the nodes take to answer.
 const MAX_HOPS: u32 = 5;
 
-/// How long, and with which pause, a call is sent again while its keys are spread over two nodes, or two nodes name each other.
+/// How long a call is sent again while its keys are on two nodes or two nodes name each other, and the pause between attempts.
 const TRY_AGAIN_FOR: Duration = Duration::from_millis(500);
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -50,13 +50,13 @@ impl Shards {
         Ok(Self { directory, connections: Arc::default(), options })
     }
 
-    /// Opens streams in place of network connections. Nobody else may have these shards yet.
+    /// Opens streams in place of network connections. These shards must not be shared yet.
     #[cfg(fenced_lock_chaos)]
     pub(super) fn open_by(&mut self, streams: super::Streams) {
         Arc::get_mut(&mut self.directory).expect("nobody shares it yet").streams = Some(streams);
     }
 
-    /// Other connections to the same servers, which wait longer for answers.
+    /// Other connections to the same servers, which wait for answers by `longer`.
     pub(super) fn with_longer_timeout(&self, longer: Duration) -> Self {
         let response_timeout = self.options.response_timeout + longer;
         let options = InventoryOptions { response_timeout, ..self.options };
@@ -72,12 +72,12 @@ impl Shards {
         self.directory.kind == TargetKind::Cluster
     }
 
-    /// Where the store is, without the password.
+    /// The address of the store, without the password.
     pub(super) fn address(&self) -> String {
         self.directory.address.clone()
     }
 
-    /// The connections to all servers that have items: one at least.
+    /// The connections to all servers that have items, at least one.
     pub(super) async fn all(&self) -> Result<Vec<Connection>, InventoryError> {
         let slots = self.directory.slots().await?;
         Ok(slots.primaries().into_iter().map(|node| self.connection(node)).collect())
@@ -93,8 +93,8 @@ impl Shards {
         connections.entry(node.clone()).or_insert_with(connect).clone()
     }
 
-    /// Sends a command about the keys of `item`, and the command `then` in the same round trip, to the server that has the keys.
-    /// The outer error means that nothing was done.
+    /// Sends a command about the keys of `item`, and the command `then` in the same round trip, to the server that has
+    /// the keys. The outer error means that nothing was done.
     pub(super) async fn send(
         &self,
         item: &Item,
@@ -122,7 +122,7 @@ impl Shards {
                         hops += 1;
                         continue;
                     }
-                    // the server does not answer, or is a replica now
+                    // the server does not answer, or has become a replica
                     self.directory.refresh();
                 }
                 return answer;
@@ -133,7 +133,7 @@ impl Shards {
             let ErrorKind::Server(kind @ (Moved | Ask | TryAgain)) = error.kind() else {
                 return answer;
             };
-            // nothing was done: the slot has moved, or it moves and only some of the keys are at this node
+            // nothing was done: the slot has moved, or it moves and this node has only some of the keys
             let is_moved = kind == Moved && REDIRECTS.is_on();
             let may_repeat = Instant::now() < gives_up_at || is_moved && hops < MAX_HOPS;
             if kind == Moved && !is_moved || !may_repeat {

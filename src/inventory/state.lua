@@ -1,34 +1,35 @@
--- The first part of every script of an item: reads the item's plain keys, and compares the store with the caller's watermark,
--- which is what the store acknowledged to the caller last. An older copy of the data, or an empty store, is below the watermark:
--- after a restart without the last writes, a failover to a lagging replica, or the restore of a backup.
+-- The first part of every script of an item: reads the item's plain keys, and compares the store with the caller's watermark, the
+-- data that the store last acknowledged to the caller. A store is below the watermark if it is empty or has an older copy of the
+-- data: after a restart without the last writes, a failover to a lagging replica, or the restore of a backup.
 --
--- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt` and refuses
--- every caller until a sale is started or the loss is accepted. A restored backup that is complete does not have that key.
+-- When one caller's watermark shows a loss, nobody may sell: the script records the loss in the item's key `doubt`, and refuses
+-- every caller until a sale is started or an operator accepts the loss. A restored complete backup has no such key.
 --
--- ARGV  1 to 4 the watermark: the fence, the sale, the order of the latest entry, and that entry (the order's record or its
---       change); an empty one is not compared. Orders and entries of other instances may follow, with a byte 30 between
+-- ARGV  1 to 4 the watermark: the fence, the sale, the order of the latest entry, and that entry (a record or a change); an
+--       empty one is not compared. In 3 and 4, orders and entries of other instances may follow, with a byte 30 between
 --       them. 5 the operation of the script that follows
 --
--- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is what an
---         instance missed after a roll-back; terms is JSON. An order's key is its id, behind "<user>\t" if it has a user;
---         orders maps the key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
---         and the changes. holds has the end of each open hold; buyers has the units of each user, and under "\theld",
---         which no user is, the units that are held and the length of the ledger for which they were counted. sales
---         describes each sale that was replaced; of a deleted one it keeps id and times. The ledger and the orders of a
---         replaced sale are in keys with "@<id>" behind the name.
--- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if any.
---         A sale is `found` when its stock was set by hand: the first batch names it. It never counts as
---         later than another sale, since an older copy of a stock set by hand looks just the same.
+-- Keys:   stock, lucky, initial are whole numbers; fence is a token; sale identifies the sale; doubt is the data that an
+--         instance missed after a roll-back; terms is JSON. An order's key is its id, behind "<user>\t" if it has a user.
+--         orders maps this key to the order's record, changes to its change. ledger lists the keys of the accepted orders,
+--         and the changes. holds has the end of each open hold. buyers has the units of each user, and under "\theld",
+--         which is no user, the held units and the length of the ledger at which they were counted. sales describes each
+--         replaced sale; of a deleted sale it keeps the id and the times. The ledger and the orders of a replaced sale are
+--         in keys with "@<id>" behind the name.
+-- Sale:   how it began (started, accepted, found), when (microseconds), and under which token, if there was one. A sale is
+--         `found` when its stock was set by hand: the first batch names it. It never counts as later than another sale,
+--         since an older copy of a stock set by hand looks just the same.
 -- Record: 2, position, quantity, remaining, token, writer, time, end of the hold, user; tabs between them. Never changes.
 -- Change: "\n" and confirmed, cancelled, expired or returned; position, quantity, remaining, token, writer, time, key. An
---         order has at most one of the first three, under its key. An order that is final may have the fourth, under
---         "\n" and its key. A change of the sale is one as well: changed, with the units added, and in place of the key the
---         call in JSON; it is under "\n\t" and the key of the call. Terms then have the version (the number of changes), the
---         terms of the start, and where the sale is paused its own start: to the last version, it has not started.
--- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind that and an @ the instance that
---         held the lock, if it is another one.
--- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK, and
---         for a sale the type of the problem with the id of the running sale.
+--         order has at most one of the first three, under its key. A confirmed order, or one without a hold, may have the
+--         fourth, under "\n" and its key. A change of the sale has the same form: changed, with the units added as the
+--         quantity, and in place of the key the call in JSON; it is under "\n\t" and the key of the call. Terms then have
+--         the version (the number of changes) and the terms of the start. While the sale is paused, they also have its own
+--         start, and their usual start is so late that to the last version the sale has not started.
+-- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind an @ the instance that held
+--         the lock, if it is another one.
+-- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK; and about
+--         a sale the type of the problem, with the id of the running sale.
 
 local STOCK, LUCKY, INITIAL, ORDERS, LEDGER, FENCE, SALE, ROLLBACK_DETECTED, TERMS, CHANGES, HOLDS, BUYERS, SALES =
   unpack(KEYS)
@@ -64,7 +65,7 @@ local function now()
   return clock
 end
 
--- tostring() would turn 1e15 into "1e+15".
+-- tostring() would write 1e15 as "1e+15"
 local function decimal(number)
   return string.format('%.0f', number)
 end
@@ -74,14 +75,14 @@ local function whole(text)
   return number and number <= LARGEST and number
 end
 
--- A JSON object or list as a table; nil if it is none.
+-- A JSON object or list as a table; nil for any other text.
 local function parsed(text)
   local is_json, value = pcall(cjson.decode, text)
   return is_json and type(value) == 'table' and value or nil
 end
 
--- Whether these are the terms of a sale. Another version may have more fields, and times up to the end of the year 9999, which
--- doubles round up to the next year. Instances read times as 64 bits.
+-- Whether these are the terms of a sale. Another version may have more fields, and times up to the end of the year
+-- 9999, which doubles round up to the next year. Instances read times as 64 bits.
 local function are_terms(terms)
   local function is_whole(value, least, most)
     return type(value) == 'number' and value >= least and value <= most and value % 1 == 0
@@ -121,7 +122,7 @@ local function below(a, b)
   return a < b
 end
 
--- `parse` with a memory: tokens and names of sales come several times in a script.
+-- `parse` with a memory: a script reads the same tokens and names of sales several times.
 local function once(parse)
   local results = {}
   return function(text)
@@ -142,12 +143,12 @@ local parts = once(function(text)
   end
 end)
 
--- When a replaced sale was deleted, in microseconds, from its entry in `sales`; nil if it was not deleted.
+-- The time at which a replaced sale was deleted, in microseconds, from its entry in `sales`; nil if it was not deleted.
 local function deleted_at(text)
   return string.match(text, '"deleted":(%d+)}$')
 end
 
--- How a sale began, when, and its token's cluster and revision; or nil.
+-- How a sale began, when, and the cluster and revision of its token; or nil.
 local beginning = once(function(sale)
   local how, at, token = string.match(sale .. ' ', '^(%l+) (%d+) (.*)$')
   if how and whole(at) then return how, tonumber(at), parts(string.sub(token, 1, -2)) end
@@ -165,7 +166,7 @@ local function later(a, b)
   return at > other_at
 end
 
--- Whether a key exists but is no string: MGET answers nil for it, as for a missing key.
+-- Whether a key exists but is no string. MGET answers nil for it, as for a missing key.
 local function hidden(key, value)
   return not value and redis.call('EXISTS', key) == 1
 end
@@ -175,7 +176,7 @@ local function damaged_fence()
   if fence and not parts(fence) then return damaged(FENCE, 'is not a cluster and a revision') end
 end
 
--- What is wrong with the plain keys, as an error; or nil.
+-- The error of damaged plain keys, or nil.
 local function damage()
   for key, value in pairs({[STOCK] = stock, [LUCKY] = lucky, [INITIAL] = initial}) do
     if hidden(key, value) or value and not whole(value) then return damaged(key, 'is not a whole number from 0') end
@@ -187,8 +188,8 @@ local function damage()
   if hidden(SALE, sale) or sale and not how then return damaged(SALE, 'is not the name of a sale') end
   if hidden(TERMS, terms_text) or not terms then return damaged(TERMS, 'is not the terms of a sale') end
   if hidden(ROLLBACK_DETECTED, rollback_detected) then return damaged(ROLLBACK_DETECTED, 'is not a string') end
-  -- A start writes all plain keys; the first batch of a stock set by hand writes `initial`. After a loss was accepted, the stock
-  -- may have been set by hand.
+  -- A start writes all plain keys; the first batch of a stock set by hand writes `initial`. After a loss was accepted,
+  -- the stock may have been set by hand.
   if stock and (how == 'started' or how == 'found') then
     if not initial then return damaged(INITIAL, 'is missing') end
     if how == 'started' and not lucky then return damaged(LUCKY, 'is missing') end
@@ -212,7 +213,7 @@ local function kind_of(entry)
   return string.match(entry, '^\n(%l+)\t')
 end
 
--- What the plain keys lack of the watermark, or nil; and whether a later sale excuses all that is missing.
+-- The part of the watermark that the plain keys lack, or nil; and whether a later sale excuses the loss.
 local function lacks()
   local fence_then, sale_then = ARGV[1], ARGV[2]
   if sale and not beginning(sale) then return end
@@ -225,7 +226,7 @@ local function lacks()
     if not fence then return 'its fence is gone, and was ' .. fence_then end
     local cluster, revision = parts(fence)
     local other_cluster, other_revision = parts(fence_then)
-    -- Another cluster's fence was accepted; it cannot be compared.
+    -- the fence of another cluster was accepted: it cannot be compared
     if cluster == other_cluster and cluster and below(revision, other_revision) then
       return 'its fence is ' .. revision .. ', and was ' .. other_revision
     end
@@ -233,7 +234,7 @@ local function lacks()
   if sale_then ~= '' and not stock then return 'its stock is gone' end
 end
 
--- Whether the store lacks this order or change. A malformed record is damage, not an older copy.
+-- The loss of this order or change, or nil. A malformed record is damage, not an older copy.
 local function lacks_entry(key, entry)
   local is_change = kind_of(entry)
   local found = redis.call('HGET', is_change and CHANGES or ORDERS, key)
@@ -245,7 +246,7 @@ local function lacks_entry(key, entry)
   end
 end
 
--- Whether the store lacks an order or a change of the watermark.
+-- The first loss of an order or change of the watermark, or nil.
 local function lacks_order()
   local entries = string.gmatch(ARGV[4], '[^\30]+')
   for key in string.gmatch(ARGV[3], '[^\30]+') do
@@ -265,25 +266,26 @@ local function lost()
   end
 end
 
--- The name of the running sale's ledger. It changes when a loss is accepted: earlier positions do not fit this ledger.
+-- The name of the running sale's ledger. It changes when a loss is accepted, since earlier positions do not fit the
+-- remaining ledger.
 local function ledger_of(id)
   local how, at = beginning(sale or '')
   return how == 'accepted' and id .. '~' .. decimal(at) or id
 end
 
--- The field of `buyers` with the count of the held units. The last version reads the fields of users alone. It adds entries to
--- the ledger without counting: then the ledger is longer than the count says.
+-- The field of `buyers` with the count of the held units. The last version reads only the fields of users. It adds
+-- entries to the ledger without counting, and the count then is of a shorter ledger.
 local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'
 
--- The time until a hold ends, in microseconds, the first of those that end at `from` or later; nil if there is none. It is no longer
--- than the longest hold that there can be: a clock may have been set back. The hold of a damaged order never ends.
+-- The time in microseconds until a hold ends: the first end at `from` or later; nil if there is none. At most the
+-- time of the longest possible hold, since a clock may have been set back. The hold of a damaged order never ends.
 local function first_end(from)
   local first = redis.call('ZRANGEBYSCORE', HOLDS, from, decimal(LARGEST), 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return first and math.min(tonumber(first) - now(), MOST_HOLD_SECONDS * 1000000)
 end
 
--- Why no new order is accepted now, whatever it asks for; or nil.
+-- The answer to every new order while the sale accepts none, or nil.
 local function why_closed()
   if terms.closes and now() >= terms.closes then return 'ended\t' .. decimal(terms.closes) end
   if terms.paused then return 'paused' end
@@ -292,7 +294,7 @@ local function why_closed()
   end
 end
 
--- The units that are held; false if the count is not of the present ledger. The next batch counts them.
+-- The units that are held; false until the next batch counts the present ledger.
 local function held_units(open_holds, length)
   if open_holds == 0 then return 0 end
   local count = redis.pcall('HGET', BUYERS, HELD)

@@ -9,71 +9,71 @@ use super::terms::Terms;
 /// The state of one item, read at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stock {
-    /// Units not yet sold.
+    /// Units left.
     pub stock: i64,
-    /// Units sold.
+    /// Units of accepted orders, held or confirmed.
     pub lucky: i64,
-    /// Units that the sale began with, and those that were added, less those that were withdrawn.
+    /// The units at the start of the sale and those added since, less those withdrawn.
     pub initial: i64,
-    /// The fence: the largest token that the store has accepted. It refuses smaller ones. None before the first write under a
-    /// token.
+    /// The fence: the largest token that the store has accepted. It refuses smaller ones. `None` before the first write
+    /// under a token.
     #[serde(serialize_with = "cluster_and_revision")]
     pub fence: Option<Token>,
-    /// Accepted orders, including those that were given back.
+    /// Accepted orders, also those whose units came back.
     pub orders: u64,
-    /// Entries of the ledger: the orders, and how their holds ended.
+    /// Entries of the ledger: orders, their later events, and changes of the sale.
     pub entries: u64,
     /// Orders with an open hold.
     pub held: u64,
-    /// The units of `lucky`.
+    /// The parts of `lucky`.
     pub units: Units,
     /// Its state by Redis' clock.
     pub state: Phase,
-    /// The id of the sale. None for a stock set by hand before its first order.
+    /// `None` for a stock set by hand before its first order.
     pub id: Option<String>,
-    /// What the sale allows.
+    /// The terms of the sale.
     #[serde(flatten)]
     pub terms: Terms,
-    /// Whether new orders are refused for now.
+    /// Whether the sale refuses new orders for now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// How often the sale was changed.
     pub version: u64,
-    /// Identifies the sale of the item: its start, in microseconds since 1970, made unique. None for a stock set
-    /// by hand before its first order.
+    /// Identifies the sale of the item: the time of its start in microseconds since 1970, made unique. `None` for a
+    /// stock set by hand before its first order.
     pub sale: Option<u64>,
 }
 
-/// Units that are not on sale. `None` until the next order counts what an instance of the last version sold.
+/// Units of accepted orders. `None` until the next batch counts the orders that an instance of the last version accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Units {
-    /// Held, and not confirmed.
+    /// Held.
     pub held: Option<i64>,
-    /// Sold, and not returned.
+    /// Confirmed, or accepted without a hold, and not returned.
     pub confirmed: Option<i64>,
 }
 
-/// The state of a sale: the first one that applies.
+/// The state of a sale: the first of these that applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Its end is over.
+    /// It is over.
     Ended,
-    /// It accepts no new orders for now.
+    /// It refuses new orders for now.
     Paused,
     /// It starts later.
     Scheduled,
     /// Units are on sale.
     #[default]
     Running,
-    /// No unit is on sale, and some are held.
+    /// No unit is left, but some are held.
     AllHeld,
-    /// All units are sold.
+    /// No unit is left or held.
     SoldOut,
 }
 
 impl Stock {
-    /// Whether `stock + lucky == initial`: no unit appeared and none vanished.
+    /// Whether `stock + lucky == initial`: no unit appeared, and none vanished.
     pub fn is_balanced(&self) -> bool {
         self.stock.checked_add(self.lucky) == Some(self.initial)
     }
@@ -86,12 +86,12 @@ fn cluster_and_revision<S: Serializer>(fence: &Option<Token>, to: S) -> Result<S
     fence.map(view).serialize(to)
 }
 
-/// A token as the store records it: the cluster in hexadecimal, a space, the revision in decimal.
+/// A token in the form of the store: the cluster in hexadecimal, a space, the revision in decimal.
 pub fn token_record(token: Token) -> String {
     format!("{:x} {}", token.cluster().0, token.revision())
 }
 
-/// Parses a token's record.
+/// Parses a token of the store.
 pub fn parse_token(record: &str) -> Option<Token> {
     let (cluster, revision) = record.split_once(' ')?;
     let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);

@@ -1,4 +1,4 @@
-//! The inventory: the operations on the stock.
+//! The inventory and its writes.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -24,8 +24,8 @@ use super::{
 /// The number of connections on which writes wait for replicas.
 const REPLICATED_CONNECTIONS: usize = 8;
 
-/// The stock of all items in one Redis (version 7 or later, or Valkey), or of named items in a Redis Cluster.
-/// Clones share the items' watermarks and one connection to each server, which is reopened after a failure.
+/// The stock of all items in one Redis (version 7 or later, or Valkey), or of named items in a Redis Cluster. Clones
+/// share the items' watermarks and one connection to each server, which is opened anew after a failure.
 ///
 /// A call takes at most the sum of:
 ///
@@ -38,23 +38,23 @@ const REPLICATED_CONNECTIONS: usize = 8;
 /// - in the first call: one `connect_timeout`, one `response_timeout` and half a second, to ask all sentinels, or up to eight
 ///   nodes of a cluster for the map.
 ///
-/// In a Redis Cluster a command may go to up to six nodes, one after the other, and is sent again for half a second while its
-/// slot moves or the nodes disagree about the slot.
+/// In a Redis Cluster, a command may go to up to six nodes, one after the other. It is sent again for half a second
+/// while its slot moves or the nodes disagree about the slot.
 #[derive(Clone, Debug)]
 pub struct Inventory {
     pub(super) shards: Shards,
-    /// The connections for writes that wait for replicas. Redis serves nothing else on a connection that waits, so reads, and
-    /// most other items, use other connections. Each is opened at its first use.
+    /// The connections for writes that wait for replicas. Redis serves nothing else on a connection that waits, so
+    /// reads, and most other items, use other connections. Each is opened at its first use.
     replicated_connections: Option<(Arc<[Shards; REPLICATED_CONNECTIONS]>, Replicas)>,
     pub(super) watermarks: Arc<Watermarks>,
-    /// Writes the batches in place of the script, if another program plugs it in.
+    /// Another program's writer of batches, in place of the script.
     batch_writer: Option<Arc<dyn BatchWriter>>,
 }
 
-/// The arguments of [`Inventory::reduce_attempts`], checked: at least one attempt, not too many, and all for the item.
+/// The checked arguments of [`Inventory::reduce_attempts`]: at least one attempt, not too many, and all for the item.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// What is sold.
+    /// The item of all orders.
     pub item: &'a Item,
     /// The fencing token, or `None` to check no fence.
     pub token: Option<Token>,
@@ -65,7 +65,7 @@ pub struct Batch<'a> {
 /// A sale that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// Its state at that moment.
+    /// Its state at its start.
     pub stock: Stock,
     /// Whether an earlier call started it.
     pub is_repeated: bool,
@@ -76,13 +76,13 @@ pub struct Started {
 pub struct Changed {
     /// Its entry in the ledger.
     pub entry: OtherEntry,
-    /// The state of the sale now.
+    /// The state of the sale after the call.
     pub stock: Stock,
     /// Whether an earlier call made it.
     pub is_repeated: bool,
 }
 
-/// Replaces the way in which an [`Inventory`] writes its batches. The service has none, and writes them [by the
+/// Writes the batches of an [`Inventory`] in another way. The service has no such writer, and writes [by the
 /// script](Inventory::reduce_by_script).
 pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
     /// As [`Inventory::reduce_attempts`].
@@ -100,8 +100,8 @@ impl Inventory {
     /// The most units that a sale may start with.
     pub const MAX_UNITS: u64 = 1_000_000_000_000;
 
-    /// The inventory in the Redis of `access`, for example a URL. It connects at the first use, so a Redis that
-    /// is not running yet is no error. The password appears in no error, no log and no `Debug`.
+    /// The inventory in the Redis of `access`, for example a URL. It connects at the first use, so a Redis that is not
+    /// running yet is no error. The password appears in no error, no log and no `Debug`.
     ///
     /// # Errors
     /// [`InventoryError::InvalidUrl`] or [`InventoryError::InvalidCertificates`].
@@ -132,7 +132,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// The same inventory, which acknowledges a write only when so many replicas have it.
+    /// The same inventory, which acknowledges a write only after this many replicas have it.
     #[must_use]
     pub fn with_replicas(mut self, replicas: Replicas) -> Self {
         let connection = |_| self.shards.with_longer_timeout(replicas.timeout);
@@ -141,14 +141,14 @@ impl Inventory {
         self
     }
 
-    /// The same inventory, with its batches written by `writer`.
+    /// The same inventory, whose batches `writer` writes.
     #[must_use]
     pub fn with_writer(mut self, writer: Arc<dyn BatchWriter>) -> Self {
         self.batch_writer = Some(writer);
         self
     }
 
-    /// The same inventory with the same watermarks, over a separate connection: for reads that must not delay others.
+    /// The same inventory with the same watermarks, over a connection of its own: for reads that must not delay other calls.
     #[must_use]
     pub fn over_another_connection(&self) -> Self {
         Self { shards: self.shards.with_longer_timeout(Duration::ZERO), ..self.clone() }
@@ -159,20 +159,20 @@ impl Inventory {
         self.shards.address()
     }
 
-    /// The replicas that a write waits for, if any.
+    /// The replicas that a write waits for, if it waits for any.
     pub fn replicas(&self) -> Option<Replicas> {
         self.replicated_connections.as_ref().map(|(_, replicas)| *replicas)
     }
 
-    /// Carries out each of `orders` in turn: takes its units if enough are left, or does what else it [asks for](super::Action).
-    /// All must be of `item`. The holds whose time is over end first. Returns one outcome for each order, in the same order. The
-    /// batch is atomic.
+    /// Carries out `orders`, all of `item`, one after the other: takes the units if enough are left, or carries out
+    /// another [action](super::Action). Before that, it ends the holds whose time is over. Returns the outcome of each
+    /// order, in the same order. The batch is atomic.
     ///
-    /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the fence; any other
-    /// raises the fence. With `None` no fence is checked: the call is still atomic in Redis, which is enough if every writer uses
-    /// this call.
+    /// `token` is the fencing token of the lock that the caller holds. The store refuses a token below the fence; any
+    /// other raises the fence. With `None` no fence is checked: the call is still atomic in Redis, which is enough if
+    /// all writers use this call.
     ///
-    /// `instance` is recorded with each accepted order, with control characters replaced by `?`.
+    /// Each entry records `instance`, with `?` for control characters.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::InvalidArgument`] for more than
@@ -194,7 +194,7 @@ impl Inventory {
         self.reduce_attempts(item, token, &attempts).await
     }
 
-    /// The same, for orders of which some may have been sent before.
+    /// The same, for orders that may have been sent before.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce).
@@ -261,8 +261,7 @@ impl Inventory {
     }
 
     /// Starts a sale of `item`: lucky 0, no orders, an empty ledger. The fence stays, or rises to `token`. The call may have to
-    /// [name](NewSale::replaces) the running sale. If the running sale is this one already, nothing changes, so it is safe to
-    /// repeat the call.
+    /// [name](NewSale::replaces) the running sale. If this sale runs already, nothing changes, so it is safe to repeat the call.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`], and [`InventoryError::InvalidArgument`] for more than
@@ -290,8 +289,8 @@ impl Inventory {
         Ok(Started { stock, is_repeated: !values.is_empty() })
     }
 
-    /// Changes the running sale, if it is one of those that the call names. A key that is known in this sale gets its first entry
-    /// again, so it is safe to repeat the call. The entry of the ledger names `instance`, and has the note.
+    /// Changes the running sale, if the call names it. A key that is known in this sale gets its
+    /// first entry again, so it is safe to repeat the call. The entry of the ledger has `instance` and the note.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::SaleRefused`], [`InventoryError::TooFewUnits`], and
@@ -331,9 +330,9 @@ impl Inventory {
         self.change("forget", item, None, &[id.as_str().to_owned()]).await.map(drop)
     }
 
-    /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with the present orders.
-    /// All other acknowledged orders are given up. If all data is gone, the item then has no sale. Only an operator can know that
-    /// no better copy of the data exists.
+    /// Accepts the present data of `item` after a roll-back: for every inventory it becomes a later sale with the
+    /// present orders. All other acknowledged orders are given up. If all data is gone, the item then has no sale. Only
+    /// an operator can know that there is no better copy of the data.
     ///
     /// # Errors
     /// See [`InventoryError`]; [`InventoryError::UnknownItem`] if there is no stock and no instance misses it.
@@ -341,15 +340,14 @@ impl Inventory {
         self.change("recover-store", item, Some(token), &[]).await.map(drop)
     }
 
-    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. From then on every token of the old cluster
-    /// is refused. Only an operator can know that the old cluster is no longer used.
+    /// Replaces the fence of `item` by `token`, which may be of another etcd cluster. The store then refuses every
+    /// token of the old cluster. Only an operator can know that nobody uses the old cluster any more.
     ///
     /// # Errors
-    /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger:
-    /// a fence is never lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances
-    /// and delete its key.
+    /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger: a fence is never
+    /// lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances and delete its key.
     pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        // this does not end a roll-back; `recover_store` does
+        // this does not end a roll-back, as `recover_store` does
         self.change("recover-cluster", item, Some(token), &[]).await.map(drop)
     }
 
@@ -394,26 +392,26 @@ impl Inventory {
         Ok(done)
     }
 
-    /// What the store must still have of `item`, for [`learn`](Self::learn) at another instance.
+    /// The watermark of `item`, for [`learn`](Self::learn) at another instance.
     pub(crate) fn watermark(&self, item: &Item) -> [String; 4] {
         self.watermarks.of(item).arguments().clone()
     }
 
-    /// From now on, the store must also have what it acknowledged to another instance: if that is more, or of a later sale. With
-    /// `compares`, also if that is less: it may be of data that the store lost before it acknowledged anything here.
+    /// Raises the watermark of `item` to another instance's, if that is higher or of a later sale. With `compares`, the
+    /// store must also have the other entry if it is lower: the store may have lost it before it acknowledged anything here.
     pub(crate) fn learn(&self, item: &Item, watermark: [String; 4], compares: bool) {
         self.watermarks.learn(item, watermark, compares);
     }
 
-    /// How long one attempt of a batch takes at most, while the store's address stays the same.
+    /// The longest time for one attempt of a batch, while the address of the store stays the same.
     pub(crate) fn time_limit(&self) -> Duration {
         let InventoryOptions { connect_timeout, response_timeout } = self.shards.options();
         let replicas = self.replicas().map_or(Duration::ZERO, |replicas| replicas.timeout);
-        // to connect, to log in and to ask for the role, and for the script by its digest and by its source
+        // to connect, to log in, to ask for the role, and to send the script by its digest and by its source
         connect_timeout + 4 * response_timeout + replicas
     }
 
-    /// Whether the default item is refused with [`InventoryError::ItemRequired`]: in a Redis Cluster.
+    /// Whether the default item is refused with [`InventoryError::ItemRequired`], as in a Redis Cluster.
     pub fn has_named_items_only(&self) -> bool {
         self.shards.is_cluster()
     }
@@ -424,7 +422,7 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
     ) -> Result<(), InventoryError> {
-        // one order without an id
+        // the seven empty arguments stand for one order without an id
         let call = Call::write("probe", item, token, &self.watermarks.of(item))?.arg(&[""; 7]);
         let level = redis::from_redis_value(Value::Array(self.write(&call).await?.values));
         self.watermarks.note_level(item, level.map_err(|_| script::not_understood())?);

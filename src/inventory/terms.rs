@@ -1,4 +1,4 @@
-//! The terms of a sale, and its name.
+//! The ids, times and terms of sales, and the calls that start and change them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use super::stock::Phase;
 use super::{Inventory, OrderId};
 use crate::process::random_id;
 
-/// The name of a sale, chosen by whoever starts it or made by the service: 1 to 64 letters, digits, dots, `-` and `_`.
+/// The id of a sale, which a caller chooses or the service makes: 1 to 64 letters, digits, dots, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SaleId(Box<str>);
 
@@ -38,7 +38,7 @@ impl FromStr for SaleId {
     }
 }
 
-/// A sale as `If-Match` names it: by its id, and behind a colon the version that it must have, if it must have one.
+/// A sale as `If-Match` names it: its id, and behind a colon the version that it must have, if the caller names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaleVersion(String);
 
@@ -79,7 +79,7 @@ impl Timestamp {
         (micros < YEAR_10000).then_some(Self(micros))
     }
 
-    /// The same, but at most the last time that RFC 3339 can write, which Lua rounds up.
+    /// The same, but at most the last time that RFC 3339 can write. Lua rounds that time up.
     pub(super) fn clamped(micros: u64) -> Self {
         Self(micros.min(YEAR_10000 - 1))
     }
@@ -111,7 +111,7 @@ impl FromStr for Timestamp {
 const YEAR_10000: u64 = 253_402_300_800_000_000;
 
 fn micros_of(text: &str) -> Option<u64> {
-    // the parser knows UTC only
+    // `humantime` reads UTC only
     let since_epoch = |text: &str| {
         let time = humantime::parse_rfc3339(text).ok()?;
         time.duration_since(SystemTime::UNIX_EPOCH).ok()
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// What a sale allows. `None` allows everything.
+/// The terms of a sale. `None`: no such limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The most units of one order.
@@ -148,31 +148,31 @@ pub struct Terms {
     /// The most units of one user, whether held or confirmed. Each order then needs a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_user: Option<u32>,
-    /// How long an order holds its units until it is confirmed. `None`: orders are final at once.
+    /// How long an order holds its units until it is confirmed. `None`: an order needs no confirmation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u32>,
     /// When the first order is accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<Timestamp>,
-    /// From when on no order is accepted.
+    /// From this time on, no order is accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
 }
 
-/// A change of the running sale: what it asks for. At least one field has a value.
+/// The change of a running sale that a caller asks for. At least one field has a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SaleChange {
-    /// Units to put on sale; below zero: to withdraw.
+    /// Units to add; below zero: to withdraw.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub add: Option<i64>,
-    /// Whether new orders are refused for now.
+    /// Whether the sale refuses new orders for now.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// When the first order is accepted. It can change before that.
+    /// When the first order is accepted. Only a sale that has not started can change this.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<When>,
-    /// From when on no order is accepted.
+    /// From this time on, no order is accepted.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<When>,
     /// The most units of one order; [`MAX_LIMIT`](Terms::MAX_LIMIT): any number.
@@ -184,27 +184,27 @@ pub struct SaleChange {
     /// How long a new order holds its units, in a sale that began with holds.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u32>,
-    /// A note for the ledger, which has it beside the change.
+    /// A note for the ledger, in the entry of the change.
     #[serde(deserialize_with = "present", skip_serializing)]
     pub note: Option<String>,
 }
 
-/// A value that is not null: null would say nothing.
+/// Refuses null, which would say nothing.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
-/// A time, or that of the change, by Redis' clock.
+/// A time of Redis' clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// When the change is made.
+    /// The time of the change.
     Now,
     /// This time.
     At(Timestamp),
 }
 
 impl When {
-    /// The time, unless it is that of the change.
+    /// The time, unless it is `now`.
     fn time(self) -> Option<Timestamp> {
         if let Self::At(time) = self { Some(time) } else { None }
     }
@@ -264,20 +264,20 @@ impl SaleChange {
 pub struct ChangeCall {
     /// Makes retries safe: a known key gets its first entry again.
     pub key: OrderId,
-    /// What it asks for.
+    /// The change.
     pub change: SaleChange,
     /// The sales that it may change.
     pub sales: Vec<SaleVersion>,
 }
 
 impl ChangeCall {
-    /// The field of the change among the changes of orders: no order can have it.
+    /// The field of the change in the hash of changes. No order can have it.
     pub(super) fn field(&self) -> String {
         format!("\n\t{}", self.key.as_str())
     }
 
-    /// The arguments of the script behind the field: the change with its note, the sales, the times in microseconds, and a text for
-    /// `now`, if it is asked for, of which the script knows the time itself.
+    /// The arguments of the script from the content on: the change with its note, the sales, the new times in microseconds, and a
+    /// text that stands in place of a time if the caller asks for `now`, since Lua cannot write times.
     pub(super) fn arguments(&self) -> [String; 5] {
         #[derive(Serialize)]
         struct Content<'a> {
@@ -314,10 +314,10 @@ impl Terms {
     /// The longest hold.
     pub const MAX_HOLD_SECONDS: u32 = 86_400;
 
-    /// The beginning of the year 2200. The times of a new sale are earlier: JSON and Lua count such microseconds exactly.
+    /// The beginning of the year 2200. All times of a new sale are earlier: JSON and Lua count their microseconds exactly.
     const MOST: Timestamp = Timestamp(7_258_118_400_000_000);
 
-    /// The state of a sale at a time of Redis' clock, which is paused or not, and has units on sale, or some that are held.
+    /// The state of a sale at the time `now` of Redis' clock.
     pub(super) fn phase(
         &self,
         now: u64,
@@ -356,7 +356,7 @@ impl Terms {
         Ok(())
     }
 
-    /// Checks that the times can be counted exactly.
+    /// Checks that JSON and Lua can count the times exactly.
     ///
     /// # Errors
     /// The rule that is broken.
@@ -377,24 +377,24 @@ pub struct NewSale {
     pub units: u64,
     /// Its id. If the sale of this id runs already, a start gets the first answer again.
     pub id: SaleId,
-    /// Whether a caller chose the id, and so can repeat the start.
+    /// Whether the caller chose the id, and so can repeat the start.
     pub is_named: bool,
-    /// What it allows.
+    /// Its terms.
     pub terms: Terms,
-    /// Which sale it may replace.
+    /// The running sale that it may replace.
     pub replaces: Replaces,
 }
 
-/// Which running sale a new one may replace.
+/// The running sale that a new one may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replaces {
     /// A sale without orders.
     WithoutOrders,
     /// One of these sales.
     AnyOf(Vec<SaleVersion>),
-    /// Any. Its orders are kept.
+    /// Any sale. Its orders are kept.
     Any,
-    /// Any. Its orders are deleted, unless it has a name.
+    /// Any sale. Its orders are deleted, unless a caller chose its id.
     Unconditionally,
 }
 
@@ -429,7 +429,7 @@ pub(super) struct StoredTerms {
     pub(super) version: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) paused: bool,
-    /// When it starts, while it is paused.
+    /// The start of a paused sale. `opens` then is in the year 2199, for the last version.
     #[serde(skip_serializing_if = "Option::is_none")]
     own_opens: Option<u64>,
 }
@@ -440,7 +440,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl StoredTerms {
-    /// The terms as they are now. The script knows the time of a change that asks for `now`, and can write no text of it.
+    /// The terms. The texts of times are made anew: for `now`, the script stores a text of the caller's clock.
     pub(super) fn terms(&self) -> Terms {
         let time = |micros: Option<u64>| micros.map(Timestamp::clamped);
         let opens = if self.paused { self.own_opens } else { self.opens };
@@ -449,7 +449,7 @@ impl StoredTerms {
 }
 
 impl NewSale {
-    /// The arguments of the script behind the token: units, terms, id, and what may be replaced.
+    /// The arguments of the script from the units on: units, terms, id, and what may be replaced.
     pub(super) fn arguments(&self) -> [String; 4] {
         let Self { units, id, is_named, terms, replaces } = self;
         let micros = |time: Option<Timestamp>| time.map(Timestamp::micros);

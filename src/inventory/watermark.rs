@@ -1,16 +1,16 @@
-//! The watermark of each item: what the store acknowledged last. By it, an instance notices an older copy of the data.
+//! The watermark of each item: the data that the store acknowledged last. It shows an instance that the data is an older copy.
 //!
 //! A Redis that lost its last writes looks healthy: it restarted without them, a lagging replica was promoted, or a backup was
-//! restored. Only an instance that remembers can tell. So every call carries the watermark of its item, and the script compares
-//! it before it writes or answers: the fence, which never goes down; the sale; and the latest entry of the ledger that was
-//! acknowledged here (an order or the end of its hold), which never changes. The entry is compared as the store wrote it, so that
-//! a new field makes no difference. This costs a few arguments in a command that is sent anyway.
+//! restored. Only an instance that remembers can tell. Every call carries the watermark of its item, and the script compares it
+//! before it writes or answers: the fence, which never goes down; the sale; and the latest entry of the ledger that the store
+//! acknowledged to this instance, which never changes. The entry is compared in the form in which the store wrote it, so a new
+//! field makes no difference. This costs a few arguments in a command that is sent anyway.
 //!
-//! When the first instance misses something, the script records that in the store (key `doubt`), and then every instance is
-//! refused. Until an instance that remembers sends a call, the others go on selling.
+//! The first script that misses something records the loss in the store (key `doubt`), and from then on every instance
+//! is refused. Until an instance that remembers sends a call, the others go on selling.
 //!
-//! A watermark contains what was acknowledged, never what was merely read: with replicas to wait for, a failover may undo what
-//! was read, and no buyer was promised it.
+//! A watermark contains acknowledged data, never data that was merely read: while replicas must confirm writes, a
+//! failover may undo data that was read, and no buyer was promised it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use super::stock::{parse_token, token_record};
 use super::{Entry as LedgerEntry, InventoryError, Item};
 
-/// What the store must still have of an item; empty if it acknowledged nothing.
+/// The data that the store must still have of an item; empty if the store acknowledged none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermark {
     fence: Option<Token>,
@@ -31,15 +31,16 @@ pub(super) struct Watermark {
     position: u64,
     /// The arguments of the scripts: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
-    /// Entries that the store acknowledged to other instances, each behind its order's key: until the store was seen to have
-    /// them, together with the latest entry. That entry alone does not show it, since it may have been written after they were lost.
+    /// Entries that the store acknowledged to other instances, each behind its order's key. They are compared until the
+    /// store has answered a call with them: the latest entry alone proves nothing about them, since it may have been
+    /// written after they were lost.
     others: Vec<[String; 2]>,
 }
 
-/// Stands between the entries that a script compares. No key and no entry has it.
+/// Stands between compared entries. No key and no entry has it.
 const SEPARATOR: &str = "\x1e";
 
-/// The most entries of others that are compared.
+/// The most entries of other instances that are compared.
 const MOST_OTHERS: usize = 256;
 
 /// An entry of the ledger that the store acknowledged.
@@ -69,8 +70,8 @@ impl Watermark {
         })
     }
 
-    /// Whether the store has this entry if it has the latest one: that may be the same, or a later one of the same tenure, whose
-    /// holder compared each with the one before.
+    /// Whether a store with the latest entry also has this one. It has if the entries are equal, or if this one is an
+    /// earlier entry of the same tenure: the holder compared each entry with the one before.
     fn covers(&self, theirs: &LedgerEntry) -> bool {
         let [_, _, key, entry] = &self.arguments;
         let latest = LedgerEntry::parse(key, entry);
@@ -84,7 +85,7 @@ impl Watermark {
         &self.arguments[1]
     }
 
-    /// Raises the watermark by an answer about the same sale. Answers may overtake each other: it never goes down.
+    /// Raises the watermark by an answer about the same sale. Answers may overtake each other: a watermark never goes down.
     fn raise(&mut self, fence: Option<Token>, latest: Option<Acknowledged>) {
         let is_new = |fence: &Token| {
             self.fence.is_none_or(|known| known.cluster() != fence.cluster() || known < *fence)
@@ -101,7 +102,7 @@ impl Watermark {
     }
 }
 
-/// Whether the sale of this name was begun after another one, on purpose: as `later` in `state.lua`.
+/// Whether the sale of this name was begun on purpose after the other one: as `later` in `state.lua`.
 fn is_later(sale: &str, than: &str) -> bool {
     let parts = |sale: &str| {
         let (how, rest) = sale.split_once(' ')?;
@@ -125,22 +126,21 @@ pub(super) struct Watermarks(Mutex<HashMap<Item, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     watermark: Arc<Watermark>,
-    /// Whether the latest answer said that the store is below the watermark of any instance.
+    /// Whether the latest answer said that the store was rolled back.
     is_rolled_back: bool,
-    /// Whether its sale has holds, as last seen.
+    /// Whether the sale has holds, as last seen.
     has_holds: bool,
     /// Stock, lucky and open holds as last seen, for the metrics, which make no reads.
     level: Option<[i64; 3]>,
 }
 
 impl Watermarks {
-    /// What the store must have of `item`.
     pub(super) fn of(&self, item: &Item) -> Arc<Watermark> {
         self.0.lock().get(item).map(|entry| Arc::clone(&entry.watermark)).unwrap_or_default()
     }
 
-    /// Raises the watermark of `item` by the answer to a call: the fence, the sale, and the acknowledged entry with the largest
-    /// position in the ledger. `sent` went with the call.
+    /// Raises the watermark of `item` by the answer to a call that carried the watermark `sent`: to the fence, the
+    /// sale, and the acknowledged entry with the largest position in the ledger.
     pub(super) fn raise(
         &self,
         item: &Item,
@@ -154,10 +154,10 @@ impl Watermarks {
         let known = Arc::make_mut(&mut entry.watermark);
         if sale != known.sale() {
             if known.sale() != sent.sale() {
-                // two answers name two sales: the answer to the next call shows which one is later
+                // two answers name two sales: the next answer shows which sale is later
                 return;
             }
-            // the store checked that this sale is later than that of `sent`
+            // the store checked that this sale is later than the sale of `sent`
             let arguments = [String::new(), sale.to_owned(), String::new(), String::new()];
             *known = Watermark { arguments, ..Watermark::default() };
         }
@@ -165,8 +165,8 @@ impl Watermarks {
         known.raise(fence, latest);
     }
 
-    /// Raises the watermark of `item` to that of another instance, if theirs is higher or of a later sale. With `compares`, the
-    /// next calls compare their entry, too, unless it is covered.
+    /// Raises the watermark of `item` to another instance's, if that is higher or of a later sale. With
+    /// `compares`, the next calls compare the other entry, too, unless it is covered.
     pub(super) fn learn(&self, item: &Item, arguments: [String; 4], compares: bool) {
         let [fence, sale, key, entry] = &arguments;
         let fence = parse_token(fence);
@@ -189,8 +189,8 @@ impl Watermarks {
         }
     }
 
-    /// Notes what an answer says about `item`, and returns it. Whether the store is below the watermark is one line in the
-    /// log when that changes, not one for each order.
+    /// Notes the facts about `item` in an answer, and returns it. Logs one line when the store is first seen to be
+    /// rolled back, and one when it is whole again.
     pub(super) fn note<T>(
         &self,
         item: &Item,
@@ -217,7 +217,7 @@ impl Watermarks {
                     entry.level = None;
                 }
             }
-            // an item with damage is known from now on
+            // an item with damaged data is known from now on
             Err(InventoryError::Damaged { .. }) => {
                 entries.entry(item.clone()).or_default();
             }
@@ -226,7 +226,6 @@ impl Watermarks {
         answer
     }
 
-    /// Notes whether the sale of `item` has holds.
     pub(super) fn note_holds(&self, item: &Item, has_holds: bool) {
         let mut entries = self.0.lock();
         if has_holds || entries.contains_key(item) {
@@ -234,24 +233,21 @@ impl Watermarks {
         }
     }
 
-    /// Notes stock, lucky and the open holds of `item`.
     pub(super) fn note_level(&self, item: &Item, level: [i64; 3]) {
         self.0.lock().entry(item.clone()).or_default().level = Some(level);
     }
 
-    /// Stock, lucky and open holds of the items for which they are known.
     pub(super) fn levels(&self) -> BTreeMap<Item, [i64; 3]> {
         let entries = self.0.lock();
         entries.iter().filter_map(|(item, entry)| Some((item.clone(), entry.level?))).collect()
     }
 
-    /// The known items whose sales have holds.
     pub(super) fn with_holds(&self) -> Vec<Item> {
         let entries = self.0.lock();
         entries.iter().filter(|(_, entry)| entry.has_holds).map(|(item, _)| item.clone()).collect()
     }
 
-    /// Up to `most` known items: first those for which the store was rolled back, and at least one other.
+    /// Up to `most` known items: first those for which the store was rolled back, but at least one other.
     pub(super) fn items(&self, most: usize) -> Vec<Item> {
         let entries = self.0.lock();
         let (rolled_back, others): (Vec<_>, Vec<_>) =
@@ -265,7 +261,7 @@ impl Watermarks {
             .collect()
     }
 
-    /// For how many items the store was rolled back.
+    /// The number of items for which the store was rolled back.
     pub(super) fn rolled_back(&self) -> usize {
         self.0.lock().values().filter(|entry| entry.is_rolled_back).count()
     }
@@ -280,8 +276,7 @@ mod tests {
         Acknowledged { position, key: format!("order-{position}"), entry: format!("at {position}") }
     }
 
-    /// Goal: answers that overtake each other never lower a watermark, nor does the answer to a call that was sent before a new
-    /// sale began.
+    /// Goal: neither answers that overtake each other nor the answer to a call from before a new sale lower a watermark.
     #[test]
     fn a_watermark_never_goes_down() {
         let (watermarks, item) = (Watermarks::default(), Item::DEFAULT);
@@ -302,8 +297,9 @@ mod tests {
         assert_eq!(*watermarks.of(&item).arguments(), ["1 9", "second", "", ""]);
     }
 
-    /// Goal: what another instance was told counts if it is more, or of a later sale: never less. It is compared beside the latest
-    /// entry until the store was seen to have both, unless the latest one is of the same tenure and a later one.
+    /// Goal: the watermark of another instance counts if it is higher or of a later sale, never if it is lower. Its
+    /// entry is compared beside the latest entry until the store has answered for both, unless the latest entry is a
+    /// later one of the same tenure.
     #[test]
     fn a_watermark_learns_from_that_of_another_instance() {
         let entry = |position, fence: &str| format!("2\t{position}\t1\t9\t{fence}\tb\t1\t\t");

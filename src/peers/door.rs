@@ -1,6 +1,6 @@
 //! The door for peers: HTTP/2, with mutual TLS or without, on a port of its own.
 //!
-//! It has one path. `curl --http2-prior-knowledge --data @frame.json http://HOST:PORT/v1/batches` shows what it answers.
+//! It has one path. `curl --http2-prior-knowledge --data @frame.json http://HOST:PORT/v1/batches` shows its answer.
 
 use std::collections::VecDeque;
 use std::error::Error as _;
@@ -31,10 +31,10 @@ use super::{Credentials, Door, FRAME_LIFE, MAX_BYTES, MAX_STREAMS};
 use crate::error_chain::ErrorChain;
 use crate::throttle::Throttle;
 
-/// The most connections that have not yet shown a credential of a peer. The next such connection closes the oldest of them.
+/// The most connections that have shown no credential of a peer yet. A further one closes the oldest of them.
 const MAX_STRANGERS: usize = 64;
 
-/// How long a new connection may take to show that it is a peer's.
+/// How long a new connection may take to show a credential of a peer.
 const STRANGER: Duration = Duration::from_secs(5);
 
 /// How often the door pings a connection, and how long the peer may take to answer. A peer that has stopped reading does not
@@ -44,7 +44,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long the last answers may take after a stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// A door, and who may come in.
+/// A door, and the credentials that it asks for.
 pub struct Doorkeeper {
     /// The door.
     pub door: Door,
@@ -57,7 +57,7 @@ impl Doorkeeper {
         static REFUSED: Throttle = Throttle::new(Duration::from_mins(1));
         let Some(token) = &self.credentials.token else { return Ok(()) };
         let sent = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        // a client that shows no token does not make the door read the file
+        // the door reads the file only for a client that shows a token
         let sent = sent.and_then(|sent| sent.strip_prefix(b"Bearer "));
         let is_known = |sent| token.read_tokens().map(|all| all.iter().any(|it| it.matches(sent)));
         let why = match sent.map(is_known) {
@@ -72,11 +72,11 @@ impl Doorkeeper {
     }
 }
 
-/// The requests of one connection share this.
+/// The state that the requests of one connection share.
 #[derive(Clone)]
 struct Shared {
     keeper: Arc<Doorkeeper>,
-    /// Whether the connection has shown that it is a peer's.
+    /// Whether the connection has shown a credential of a peer.
     is_known: Arc<AtomicBool>,
 }
 
@@ -124,7 +124,7 @@ pub async fn serve(listener: TcpListener, keeper: Doorkeeper, stop: Cancellation
                     let task = connections.spawn(connection(stream, shared, stop.clone()));
                     strangers.push_back((task, is_known));
                 }
-                // no file is left, or the peer has gone
+                // no file descriptor is left, or the peer has gone
                 Err(error) => {
                     tracing::debug!(%error, "a peer could not connect");
                     sleep(Duration::from_millis(10)).await;
@@ -202,7 +202,7 @@ mod tests {
     use crate::sale::BoxError;
     use crate::secret::{Secret, SecretSource};
 
-    /// A holder that keeps each batch. It counts the batches that arrive, and the batches that are dropped.
+    /// A holder that keeps each batch. It counts the batches that arrive and the batches that are dropped.
     struct Stalled(watch::Sender<(usize, usize)>);
 
     struct Batch(watch::Sender<(usize, usize)>);
@@ -300,7 +300,7 @@ mod tests {
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(500)).await;
             tokio::time::resume();
-            // everything due has been sent and read
+            // when this answer comes, everything that was due has been sent and read
             assert_eq!(post(&mut idle, Body::empty()).await, StatusCode::OK);
         }
         let slow = within("a body without an end is refused", slow).await.expect("it ends");
@@ -311,8 +311,8 @@ mod tests {
         assert!(within("it gives up", deaf).await.expect("no panic").is_err());
     }
 
-    /// Goal: any number of strangers leaves the door open for peers, and no stranger comes in. The same holds for batches that
-    /// stall: as many as there are places are sent, and every further one waits and is not sent.
+    /// Goal: any number of strangers leaves the door open for peers, and no stranger comes in. If batches stall, only as many are
+    /// sent as there are places, and the others wait unsent.
     #[tokio::test]
     async fn who_comes_in() {
         let mut tasks = JoinSet::new();

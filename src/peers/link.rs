@@ -1,4 +1,4 @@
-//! The link as shipped: HTTP/2 over one connection to each peer.
+//! The link of the service: HTTP/2 over one connection to each peer.
 //!
 //! It uses hyper's connection without a client around it, so that nothing sends a request again, and an answer belongs to its
 //! request. Dropping a request resets its stream, which tells the peer.
@@ -26,7 +26,6 @@ use crate::process::spawn;
 use crate::sale::BoxError;
 use crate::throttle::Throttle;
 
-/// The path to which batches are sent.
 pub(super) const PATH: &str = "/v1/batches";
 
 /// How long it may take to connect, and to get a place among the batches that are on their way.
@@ -47,7 +46,7 @@ type Opened = tokio::sync::Mutex<Option<Connection>>;
 #[derive(Clone)]
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    /// One for each batch on its way.
+    /// One permit for each batch on its way.
     places: Arc<Semaphore>,
 }
 
@@ -178,8 +177,8 @@ mod tests {
         port
     }
 
-    /// Goal: a batch that the door refuses was not sent; a batch that gets any other bad answer may have been passed on. A
-    /// connection that has fallen silent is not used again.
+    /// Goal: a batch that the door refuses was not sent. After any other bad answer, it may have been passed on. A connection
+    /// that has fallen silent is not used again.
     #[tokio::test]
     async fn what_an_answer_tells() {
         let link = HttpLink::new(Credentials::default());
@@ -205,8 +204,8 @@ mod tests {
         assert!(send().await.is_ok());
     }
 
-    /// Goal: a batch that waits for a connection is not sent, however many wait and however the wait ends; and the address
-    /// rests once. Method: a port whose system accepts no further connection.
+    /// Goal: a batch that waits for a connection is not sent, however many wait and however the wait ends, and the address rests
+    /// once. Method: a port whose system accepts no further connection.
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_a_connection_is_not_sent() {
         let socket = TcpSocket::new_v4().expect("a socket");

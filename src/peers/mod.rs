@@ -1,8 +1,8 @@
 //! Orders between instances: batches that an instance sends to the one that holds the lock, and their fates.
 //!
-//! This module knows batches and fates, and neither routes nor the store. The [`wire`] is the format. A [`Link`] carries
-//! frames, over HTTP/2 [as shipped](HttpLink), and a [`Door`] lets them in. An order's fate is *final*, *not done*, or
-//! *unknown* under the token of that tenure. [`Peers::send`] and the link send a frame once.
+//! This module knows batches and fates, and neither routes nor the store. The [`wire`] is the format. A [`Link`] carries frames,
+//! over HTTP/2 in the [service](HttpLink), and a [`Door`] lets them in. An order's fate is *final*, *not done*, or *unknown*
+//! under the token of that tenure. [`Peers::send`] and the link send a frame once.
 
 mod door;
 mod link;
@@ -37,18 +37,18 @@ pub use tls::PeerTls;
 /// How often the holder writes a line while a batch is under way.
 const SIGN_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the holder may be silent.
+/// After this silence of the holder, a sender gives up.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How old a frame may be when it arrives, by the holder's clock. A buyer without an answer waits at least this long before
-/// asking elsewhere for a refusal, so a later frame must take nothing.
+/// How old a frame may be when it arrives, by the holder's clock. A buyer without an answer waits at least this long, and may
+/// then be refused elsewhere, so a later frame must take nothing.
 pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
 
-/// How old the answer may be from which a sender knows the holder's clock. In so short a time, two clocks drift apart by
+/// How long a sender may count on from the holder's clock in the last answer. In so short a time, two clocks drift apart by
 /// milliseconds.
 const CLOCK_LIFE: Duration = Duration::from_secs(10);
 
-/// How long an address rests: after its first failure, and at most.
+/// How long an address rests: the first time, and at most.
 const REFUSED_RESTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 const SILENT_RESTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
@@ -61,7 +61,7 @@ const MAX_STREAMS: usize = 256;
 /// How many peers may send orders at the same time, and how many senders are remembered.
 pub(crate) const MAX_PEERS: usize = 256;
 
-/// How many frame numbers are remembered for each process. Frames with numbers below the remembered ones are refused.
+/// How many numbers of frames are remembered for each process. Frames with numbers below these are refused.
 const NUMBERS: usize = 1024;
 
 /// The token and the certificates that instances show each other.
@@ -76,11 +76,11 @@ pub struct Credentials {
 /// Carries frames, each at most once.
 #[async_trait::async_trait]
 pub trait Link: Send + Sync + 'static {
-    /// Sends a frame to the door at this address. It makes the frame's text only when the text can be written at once, because
-    /// the text contains a time. Returns the answer, piece by piece as it arrives.
+    /// Sends a frame to the door at this address. Makes the text of the frame when it can be written at once, since the text
+    /// contains a time. Returns the answer, piece by piece as it arrives.
     ///
     /// # Errors
-    /// [`LinkError`] says whether the frame may have arrived. An error in the middle of an answer does not say that.
+    /// [`LinkError`] says whether the frame may have arrived. If an answer breaks off, the frame may have arrived.
     ///
     /// # Cancel safety
     /// If the call is dropped after the text was made, the frame may arrive. If the answer is dropped, the door is told if
@@ -94,7 +94,7 @@ pub type Text<'a> = Box<dyn FnOnce() -> Vec<u8> + Send + 'a>;
 /// An answer, piece by piece.
 pub type Pieces = BoxStream<'static, Result<Bytes, BoxError>>;
 
-/// Why a frame got no answer.
+/// The reason for which a frame got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The frame did not arrive, and never will.
@@ -105,13 +105,13 @@ pub enum LinkError {
     NoAnswer(#[source] BoxError),
 }
 
-/// Why a sent batch has no fates.
+/// The reason for which a sent batch has no fates.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The holder carried out nothing, and never will.
     #[error("the holder did not carry it out: {0:?}")]
     NotDone(NotDone),
-    /// The batch was not sent, or may have been carried out: the link says which.
+    /// The batch was not sent, or may have been carried out. The link says which.
     #[error("the holder was not reached, or did not answer")]
     Link(#[source] LinkError),
 }
@@ -133,7 +133,7 @@ pub struct Peers {
     sent: Mutex<Numbers>,
     known: Mutex<HashMap<Box<str>, Known>>,
     senders: Mutex<HashMap<Box<str>, Sender>>,
-    /// Limits how often it is logged that another one cannot be reached.
+    /// Limits the log lines about addresses out of reach.
     pub(crate) unreached: Throttle,
 }
 
@@ -145,7 +145,7 @@ struct Numbers {
     open: BTreeSet<u64>,
 }
 
-/// The number of a frame that waits for its answer.
+/// The number of a frame that waits for its answer, until it is dropped.
 struct Open<'a>(&'a Peers, u64);
 
 impl Drop for Open<'_> {
@@ -164,7 +164,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Whether this frame certainly arrives for the first time, and its sender still waits for it.
+    /// Whether this frame certainly arrives for the first time, and its sender still waits for the answer.
     fn is_new(&mut self, frame: &Frame) -> bool {
         self.last_at = Instant::now();
         self.lowest = self.lowest.max(frame.lowest);
@@ -185,12 +185,12 @@ impl fmt::Debug for Peers {
     }
 }
 
-/// What this process knows of an address.
+/// The state of an address.
 #[derive(Default)]
 struct Known {
-    /// The holder's clock as its last answer told it, and when that answer arrived.
+    /// The holder's clock in its last answer, and when that answer arrived.
     clock: Option<(Clock, Instant)>,
-    /// Failures since the last sign of life. A batch that was sent before the rest began belongs to the same failure.
+    /// Failures since the last sign of life. All batches sent before a rest began count as one failure.
     failures: u32,
     rests_until: Option<Instant>,
 }
@@ -212,7 +212,7 @@ impl Known {
 
 /// A batch that leaves this instance.
 pub struct Outgoing<'a> {
-    /// Where the holder is.
+    /// The address of the holder.
     pub address: &'a str,
     /// The holder's tenure.
     pub tenure: &'a Tenure,
@@ -220,7 +220,7 @@ pub struct Outgoing<'a> {
     pub item: &'a Item,
     /// The name of this instance.
     pub instance: &'a str,
-    /// The state of the store that this instance remembers.
+    /// The watermark of this instance.
     pub watermark: Watermark,
     /// At least one.
     pub orders: Vec<Forwarded>,
@@ -243,19 +243,19 @@ impl Peers {
         }
     }
 
-    /// Where others reach this process.
+    /// The address at which others reach this process.
     pub fn address(&self) -> &Arc<str> {
         &self.address
     }
 
-    /// Until when the address rests, because it could not be reached.
+    /// Until when the address rests after a failure.
     pub fn rests_until(&self, address: &str) -> Option<Instant> {
         let known = self.known.lock();
         known.get(address)?.rests_until.filter(|until| *until > Instant::now())
     }
 
     /// Sends a batch to the holder, once, and waits for its fates while the holder gives signs of life, at most until `over`,
-    /// which happens soon after the tenure's end.
+    /// soon after the end of the tenure.
     ///
     /// # Errors
     /// [`SendError`].
@@ -290,7 +290,7 @@ impl Peers {
     ) -> Result<Done, SendError> {
         let Outgoing { address, tenure, item, instance, watermark, orders, patience } = batch;
         let wanted = orders.len();
-        // set once the link has taken the frame
+        // set when the link takes the frame
         let written: Mutex<Option<(Instant, Open<'_>)>> = Mutex::default();
         let frame = || {
             let (number, lowest) = self.next_number();
@@ -416,9 +416,9 @@ impl Peers {
         Clock { of: self.process.clone(), ms: millis(self.began_at.elapsed()) }
     }
 
-    /// Whether a frame may be older than [`FRAME_LIFE`]. Its sender read this process' clock from an answer, and has counted
-    /// since that answer arrived. So the frame is at most as old as it says, unless this process' clock stood still. If it did,
-    /// then after at most [`CLOCK_LIFE`] the sender's frames are ahead of this clock, or name no time: both count as late.
+    /// Whether a frame may be older than [`FRAME_LIFE`]. Its sender took this process' clock from an answer, and has counted on
+    /// since that answer arrived. The frame is at most as old as it says, unless this process' clock stood still. If it did, then
+    /// after at most [`CLOCK_LIFE`] the sender's frames are ahead of this clock, or name no time: both count as late.
     fn is_late(&self, clock: Option<&Clock>) -> bool {
         let now = self.clock();
         let from = now.ms.saturating_sub(millis(FRAME_LIFE));
@@ -431,12 +431,12 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Takes batches of peers: the sale of this instance.
+/// Takes batches of peers. The sale of this instance does.
 pub trait Receiver: Send + Sync + 'static {
     /// Takes a batch, if this process holds the lock in exactly this tenure.
     ///
     /// # Errors
-    /// Why the instance carries out nothing of the batch.
+    /// The reason for which the instance carries out nothing of the batch.
     fn receive(&self, frame: Frame) -> Result<Received, NotDone>;
 }
 
@@ -502,7 +502,6 @@ mod tests {
     use super::*;
     use crate::inventory::{Action, Inventory, Order, OrderId, Quantity, User, token_record};
 
-    /// A holder that gives the answers of the test.
     struct Holder {
         done: Mutex<Vec<BoxFuture<'static, Done>>>,
         numbers: mpsc::UnboundedSender<u64>,
@@ -598,8 +597,8 @@ mod tests {
         }
     }
 
-    /// Goal: a frame counts only while it is young by the holder's clock. A sender learns that clock from the first answer,
-    /// even if the sender's own clock lags.
+    /// Goal: a frame counts only while it is young by the holder's clock. A sender learns that clock from the first answer, even
+    /// if the sender's own clock lags.
     #[tokio::test(start_paused = true)]
     async fn a_frame_must_be_young() {
         let ready = || async { done() }.boxed();
@@ -611,7 +610,7 @@ mod tests {
         assert_eq!(world.send().await.expect("the time that has passed counts"), done());
         assert_eq!((world.numbers.try_recv(), world.numbers.try_recv()), (Ok(2), Ok(3)));
 
-        // the sender knows a clock that is too old, or that is ahead because the holder's stood still
+        // the sender's copy of the clock is too old, or is ahead because the holder's clock stood still
         for (passes, ahead) in [(11, 0), (0, 1), (0, u64::MAX)] {
             let world = World::new(vec![ready(), ready()], Duration::ZERO, 9);
             assert!(world.send().await.is_err());
@@ -633,7 +632,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(9)).await;
             slow.sender.note("holder:1", |known| {
                 if let Some((_, at)) = &mut known.clock {
-                    // the sender's clock stood still for a while, as that of a paused process does
+                    // the sender's clock stood still for a while, as in a paused process
                     *at += Duration::from_millis(2);
                 }
             });
@@ -719,7 +718,7 @@ mod tests {
         }
     }
 
-    /// Goal: a holder takes each frame once, whatever it answered to it, and none for which the sender has stopped waiting.
+    /// Goal: a holder takes each frame once, whatever it answered, and takes no frame for which the sender has stopped waiting.
     #[tokio::test(start_paused = true)]
     async fn a_frame_is_taken_once() {
         const LATEST: u64 = 10 + NUMBERS as u64;
@@ -752,11 +751,11 @@ mod tests {
         ] {
             assert_eq!(answer("a", number, lowest, false).await, answered, "{number}");
         }
-        // refused as too late; the number counts as taken, also for a copy that would be in time
+        // a frame that is too late uses up its number, even for a copy that would be in time
         assert_eq!(answer("b", 1, 0, true).await, Some(NotDone::TooLate));
         tokio::time::advance(Duration::from_millis(5)).await;
         assert_eq!(answer("b", 1, 0, false).await, again);
-        // more numbers than a process remembers
+        // more numbers than are remembered for a process
         for number in 10..=LATEST {
             assert_eq!(answer("c", number, 0, false).await, None);
         }
@@ -772,8 +771,8 @@ mod tests {
         assert_eq!(of_one_that_it_forgot, Some(NotDone::NotTheHolder), "a copy would be too late");
     }
 
-    /// Goal: one incident makes an address rest once, however many batches fail by it. A holder whose store does not answer
-    /// need not rest: the holder gives signs of life.
+    /// Goal: one incident makes an address rest once, however many batches it fails. A holder with a silent store does not rest:
+    /// the holder gives signs of life.
     #[tokio::test(start_paused = true)]
     async fn one_incident_rests_an_address_once() {
         for (lines, rests) in [(usize::MAX, None), (0, Some(SILENT_RESTS.0))] {

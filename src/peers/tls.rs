@@ -56,8 +56,8 @@ mod rustls_backed {
             Ok(Box::new(TlsAcceptor::from(Arc::new(self.server()?)).accept(stream).await?))
         }
 
-        /// Connects to the door at this address, and waits until the door has let this instance in. With TLS 1.3 the client is
-        /// done before the door has seen its certificate. So the client waits for the door's first bytes.
+        /// Connects to the door at this address, and waits until the door has let this instance in. With TLS 1.3 the client's
+        /// handshake ends before the door has seen its certificate, so the client waits for the door's first bytes.
         pub(in super::super) async fn connect(
             &self,
             address: &str,

@@ -1,7 +1,7 @@
-//! The format of what instances send each other: one frame of JSON, and lines of JSON in answer to it.
+//! The format between instances: a frame of JSON, and lines of JSON in answer to it.
 //!
-//! A frame is a batch of one item for the tenure of one claim. While the batch is under way, the answer has a line twice a
-//! second. The last line has the fate of each order. Orders and outcomes are written as in the store's script.
+//! A frame is a batch of one item for one tenure. While the batch is under way, the answer has a line twice a second. The last
+//! line has the fate of each order. Orders and outcomes are written as in the store's script.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Clock {
     pub ms: u64,
 }
 
-/// The state that the store must have at least, as an instance remembers it.
+/// The watermark of an instance, in the form of the scripts' arguments.
 pub type Watermark = [String; 4];
 
 /// A batch that is sent to the holder of the lock.
@@ -47,20 +47,20 @@ pub struct Frame {
     /// The item of the orders.
     #[serde(deserialize_with = "read_item")]
     pub item: Item,
-    /// The tenure in which the batch is carried out, or not at all.
+    /// The batch is carried out in this tenure, or not at all.
     pub tenure: Tenure,
     /// The sending process.
     pub sender: Box<str>,
-    /// The name of its instance, which is recorded with each order.
+    /// The name of its instance, which the ledger records.
     pub instance: Arc<str>,
     /// The frame's number. Each frame of a sender has a larger one than the frame before.
     pub number: u64,
     /// The lowest number for which the sender still waits. The holder carries out no frame below it.
     pub lowest: u64,
-    /// The holder's clock as the sender last heard it, plus the time that has passed since.
+    /// The holder's clock in the last answer that the sender got, plus the time since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// The state that the store has acknowledged to the sender.
+    /// The watermark of the sender.
     pub watermark: Watermark,
     /// At least one.
     pub orders: Vec<Forwarded>,
@@ -88,7 +88,6 @@ pub struct Forwarded {
     pub sent_under: Option<Token>,
 }
 
-/// An [`Action`] in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Asks {
@@ -117,7 +116,7 @@ fn is_one(quantity: &u32) -> bool {
 }
 
 impl Forwarded {
-    /// This order.
+    /// The order as a frame has it.
     pub fn new(order: &Order, request: u32, sent_under: Option<Token>) -> Self {
         let asks = match order.action {
             Action::Reserve => Asks::Reserve,
@@ -130,10 +129,10 @@ impl Forwarded {
         Self { id, quantity: order.quantity.get(), user, asks, request, sent_under }
     }
 
-    /// The order that this stands for, of `item`.
+    /// The order, which is of `item`.
     ///
     /// # Errors
-    /// What would be allowed.
+    /// The rule that the order breaks.
     pub fn order(&self, item: &Item) -> Result<Order, &'static str> {
         Ok(Order {
             id: OrderId::new(&self.id)?,
@@ -175,7 +174,7 @@ impl Frame {
     /// Parses a frame's text.
     ///
     /// # Errors
-    /// Why the holder carries out nothing of it.
+    /// The reason for which the holder carries out nothing of it.
     pub(super) fn read(text: &[u8]) -> Result<Self, NotDone> {
         #[derive(Deserialize)]
         struct Version {
@@ -194,7 +193,7 @@ impl Frame {
     }
 }
 
-/// Why the holder carried out nothing of a batch, and never will.
+/// The reason for which the holder carried out nothing of a batch, and never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NotDone {
@@ -226,7 +225,7 @@ pub enum Fate {
     Unknown,
 }
 
-/// Why no instance can sell the item.
+/// The reason for which no instance can sell the item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "they are named as the errors of the inventory are")]
@@ -290,10 +289,10 @@ impl Refusal {
 pub struct Line {
     /// The holder's clock.
     pub clock: Clock,
-    /// Milliseconds since the holder's store last answered, or since the frame arrived, if that was later.
+    /// Milliseconds since the later of two times: when the holder's store last answered, and when the frame arrived.
     #[serde(default)]
     pub store_ms: u64,
-    /// Why nothing was done.
+    /// The reason for which nothing was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_done: Option<NotDone>,
     /// The fates, in the last line of a batch that was carried out.
@@ -306,7 +305,7 @@ pub struct Line {
 pub struct Done {
     /// The fates, in the order of the frame's orders.
     pub fates: Vec<Fate>,
-    /// The state that the store has acknowledged to the holder, these orders included.
+    /// The watermark of the holder, these orders included.
     pub watermark: Watermark,
 }
 
@@ -341,7 +340,6 @@ fn read_item<'a, D: Deserializer<'a>>(from: D) -> Result<Item, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
-/// An order as it is sent.
 #[cfg(test)]
 pub(super) fn any_order() -> Forwarded {
     let id = "a".to_owned();

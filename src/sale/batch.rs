@@ -1,6 +1,6 @@
-//! Orders on their way: what may have become of each, and the batches in which they are sent.
+//! Orders on their way: what the attempts of an order may have done, and the batches that are sent.
 //!
-//! A batch is made from orders and a hold of the lock. It is sent, and again while its outcome is unknown, and ends with one
+//! A batch consists of orders and a hold of the lock. It is sent again while its outcome is unknown, and ends with one
 //! [fate](Fate) for each order.
 
 use std::sync::Arc;
@@ -24,31 +24,30 @@ use crate::safeguard::{
     UNKNOWN_KEPT,
 };
 
-/// How many batches of an item may be on their way to the store at a time, or to the holder. While it runs one, the buyers that
-/// the other one answered order again; more than two sell less, as they are smaller.
+/// How many batches of an item may be on their way to the store, or to the holder, at the same time. With two, the buyers that
+/// one batch answered order again while the other runs. With more, batches are smaller, and fewer orders are sold.
 pub(super) const BATCHES_IN_FLIGHT: usize = 2;
 
-/// The pause before the lock is asked for again after it was lost.
+/// The pause before the next claim after the lock was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The answer to an order.
 pub(super) type Answer = Result<Outcome, SaleError>;
 
-/// What the attempts of an order may have done. All attempts of one batch have one token, and the order is in no later batch under
-/// that token.
+/// The effect that the attempts to send an order may have had. All attempts of one batch have one token, and the order
+/// is in no later batch under that token.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// Nothing.
+    /// Without effect.
     Unsent,
-    /// Some were not answered, so it may have been carried out: the tokens of the first and the last of these, and why the
-    /// last one has no answer.
+    /// Some attempts got no answer, so the order may have been carried out: the tokens of the first and the last of
+    /// these attempts, and the reason for which the last one got none.
     Unknown { first: Token, last: Token, error: Arc<InventoryError> },
-    /// Nothing: the latest one was refused, since its token was stale.
+    /// Without effect: the store refused the latest attempt because its token was stale.
     Stale(Arc<InventoryError>),
 }
 
 impl Sent {
-    /// Notes a run under `token`: an attempt without an answer, if there was one, and how the last attempt failed.
+    /// Notes a batch under `token`: why an attempt got no answer, if one got none, and how the last attempt failed.
     fn note(
         &mut self,
         token: Token,
@@ -69,7 +68,7 @@ impl Sent {
         if let Self::Unknown { first, .. } = self { Some(*first) } else { None }
     }
 
-    /// Whether an attempt may still be carried out, though the store has answered one under `token`.
+    /// Whether an attempt may still be carried out after the store has answered one under `token`.
     fn may_arrive_under(&self, token: Token) -> bool {
         matches!(self, Self::Unknown { last, error, .. } if *last >= token && error.may_still_arrive())
     }
@@ -83,27 +82,26 @@ pub(super) struct WaitingOrder {
     /// Closed when the buyer disconnected.
     pub(super) reply: oneshot::Sender<Answer>,
     pub(super) deadline: Instant,
-    /// The span that it came from.
     pub(super) span: Span,
     pub(super) sent: Sent,
-    /// If it came from a peer.
+    /// For an order of a peer.
     pub(super) bound: Option<Bound>,
 }
 
-/// What an order of a peer is bound to.
+/// The tenure and the peer that an order of a peer is bound to.
 pub(super) struct Bound {
-    /// It is carried out in this tenure, or not at all.
+    /// The order is carried out in this tenure, or not at all.
     pub(super) tenure: Arc<Tenure>,
-    /// The peer's instance, recorded with it.
+    /// The name of the peer, which the ledger records.
     pub(super) instance: Arc<str>,
-    /// The token of its first attempt elsewhere that was not answered.
+    /// The token of its first attempt elsewhere that got no answer.
     pub(super) sent_under: Option<Token>,
-    /// Among the batches of the peer, until all orders of its batch are gone.
+    /// The place of its batch among those of the peer. It is free when all orders of the batch are gone.
     pub(super) _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl WaitingOrder {
-    /// The order, unless a peer sent it for another tenure: then it is not done, and is answered so.
+    /// The order, unless a peer sent it for another tenure. In that case the peer hears that nothing was done for it.
     pub(super) fn unless_bound_to_another(self, tenure: &Tenure) -> Option<Self> {
         let is_bound = |bound: &Bound| *bound.tenure == *tenure || !PEER_TENURE.is_on();
         if self.bound.as_ref().is_none_or(is_bound) {
@@ -113,7 +111,6 @@ impl WaitingOrder {
         None
     }
 
-    /// Whether its buyer disconnected.
     pub(super) fn is_disconnected(&self) -> bool {
         self.reply.is_closed()
     }
@@ -123,7 +120,7 @@ impl WaitingOrder {
         drop(self.reply.send(answer));
     }
 
-    /// Answers with an error. Once an attempt was not answered, the outcome is unknown, whatever failed later.
+    /// Answers with an error. If an attempt got no answer, the outcome is unknown, whatever failed later.
     pub(super) fn fail(self, error: impl FnOnce(&Self) -> SaleError) {
         let error = self.failure(error);
         self.answer(Err(error));
@@ -138,7 +135,7 @@ impl WaitingOrder {
         }
     }
 
-    /// As it goes to a peer.
+    /// The order in the form in which a peer gets it.
     pub(super) fn forwarded(&self) -> Forwarded {
         let first = self.sent.first().filter(|_| PEER_FIRST_TOKEN.is_on());
         Forwarded::new(&self.order, self.request, first)
@@ -153,46 +150,43 @@ impl WaitingOrder {
     }
 }
 
-/// What becomes of an order of a batch.
+/// How a batch ends for one of its orders.
 pub(super) enum Fate {
     Answered(Outcome),
     Failed(SaleError),
-    /// It goes into another batch, unless its time is over.
+    /// The order goes into another batch, unless its time is over.
     Again,
-    /// The same, but not in this tenure: under its token the order is refused, or an earlier attempt may still be carried out.
+    /// The same, under a larger token: this one is stale, or under it an earlier attempt may still be carried out.
     AgainUnderALargerToken,
 }
 
-/// How a batch ends the tenure that it ran in. Of two batches, the larger one counts.
+/// How a batch ends its tenure. If two batches end one, the larger value counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ending {
-    /// Whether the lock was lost.
     pub(super) is_lost: bool,
-    /// The pause before it is taken again.
+    /// The pause before the next claim.
     pub(super) pause: Duration,
 }
 
-/// A batch that was run.
 pub(super) struct Ran {
     pub(super) fates: Vec<(WaitingOrder, Fate)>,
     /// `None`: the tenure goes on.
     pub(super) ending: Option<Ending>,
-    /// From its first attempt to its end.
+    /// The time from the first attempt to the end.
     pub(super) took: Duration,
 }
 
-/// Where a batch goes.
+/// The destination of a batch.
 pub(super) enum To<'a> {
-    /// To the store.
     Store {
-        /// Under this hold of the lock.
+        /// The batch runs under this hold of the lock.
         hold: Guard,
         /// When the tenure ends if another instance waits for the lock.
         ends_at: Instant,
-        /// Shows whether peers have orders that they would run if this instance gave the lock up.
+        /// Knows whether peers have sent orders, which they would run if this instance released the lock.
         queue: &'a OrderQueue,
     },
-    /// To the instance that holds the lock.
+    /// The instance that holds the lock.
     Holder(&'a Remote),
 }
 
@@ -205,17 +199,17 @@ impl To<'_> {
     }
 }
 
-/// Why an order of a batch that was answered has no outcome.
+/// The reason for which an order of an answered batch has no outcome.
 pub(super) enum Missing {
-    /// Nothing was done for it.
+    /// Nothing was done for the order.
     NotDone,
-    /// Nothing was done for it, and this is the reason.
+    /// Nothing was done for the order, for this reason.
     Refused(Arc<InventoryError>),
-    /// The holder's store has not answered.
+    /// The holder's store did not answer.
     Unknown(Arc<InventoryError>),
 }
 
-/// The answer to a batch: to each of its orders.
+/// The answer to a batch, for each of its orders.
 pub(super) type Answered = Vec<Result<Outcome, Missing>>;
 
 /// Orders of one item that are sent together.
@@ -236,15 +230,13 @@ impl<'a> Batch<'a> {
         self.run_to_its_end().instrument(span)
     }
 
-    /// A lost answer is not a failure: the batch is sent again, under the same token, while the lock is held, and no longer than
-    /// the tenure may last if another instance waits. A store that does not answer this instance may answer that one. What the
-    /// holder does not answer is not sent again under its token.
+    /// Sends the batch, and sends it again if it got no answer, with the same token. The attempts end when the lock is lost, or
+    /// when the tenure must end because another instance waits, which may reach the store. A batch for the holder is sent once.
     async fn run_to_its_end(mut self) -> Ran {
         let began_at = Instant::now();
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;
         let deadline = began_at + options.wait_timeout;
         let may_repeat = |error: &Arc<InventoryError>| {
-            // what the holder does with a batch is known from its answer, or from none
             let To::Store { hold, ends_at, .. } = &self.to else { return false };
             if !is_stale(error) {
                 tracing::warn!(orders = self.orders.len(), ?error, "the store did not reduce");
@@ -277,7 +269,7 @@ impl<'a> Batch<'a> {
         }
         let left = answered.iter().flatten().filter_map(Outcome::left).min();
         if answered.iter().flatten().any(Outcome::is_closed) {
-            // a crowd is told so by reads
+            // the next orders read the stock, and get this answer from the read
             stock_reads.forget(self.item());
         } else if let Some(left) = left {
             stock_reads.note(self.item(), i64::try_from(left).unwrap_or(i64::MAX));
@@ -286,7 +278,7 @@ impl<'a> Batch<'a> {
         let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
         let mut ending = None;
         let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
-            // a larger token makes the attempt stale that could carry it out
+            // a larger token makes the attempt stale that could still carry the order out
             Ok(outcome) if outcome.may_change() && may_arrive(waiting) && LARGER_TOKEN.is_on() => {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
@@ -307,7 +299,7 @@ impl<'a> Batch<'a> {
         (answered.into_iter().zip(&mut self.orders).map(fate).collect(), ending)
     }
 
-    /// The fates after a last failure.
+    /// The fates after the last attempt failed.
     fn failed(
         &self,
         latest: &Arc<InventoryError>,
@@ -323,7 +315,7 @@ impl<'a> Batch<'a> {
             }
             Fate::Failed(waiting.failure(error))
         };
-        // the next claim waits for an answer of a silent store
+        // after a silence, `take` waits until the store answers
         let pause = if is_lost || latest.is_silence() { LOST_PAUSE } else { STORE_PAUSE };
         (self.orders.iter().map(fate).collect(), Some(Ending { is_lost, pause }))
     }
@@ -346,13 +338,13 @@ impl<'a> Batch<'a> {
         &self.orders[0].order.item
     }
 
-    /// Whether others would use the lock. A peer that stands by for it does not ask for a turn, but it may reach a store that
-    /// this instance does not.
+    /// Whether others would use the lock. A peer with a standby claim does not ask for a turn, but it may reach a store
+    /// that this instance does not reach.
     fn others_wait(&self) -> bool {
         matches!(&self.to, To::Store { hold, queue, .. } if queue.has_peers() || hold.is_contended())
     }
 
-    /// Whether to send the batch again: if it got no answer. A store that refused it would refuse again.
+    /// Whether to send the batch again. A store that refused a batch would refuse it again.
     fn can_repeat(&self, error: &InventoryError, deadline: Instant) -> bool {
         let is_refused = matches!(error, InventoryError::Refused { .. });
         (error.is_retryable() || !REPEAT_IF_IT_MAY_PASS.is_on())
@@ -391,8 +383,9 @@ mod tests {
         InventoryError::StaleToken { token, fence: token }
     }
 
-    /// Goal: an order that is sent under several tokens, one after the other, keeps the first and the last unanswered one. Only an attempt without an answer may
-    /// still arrive, and only until a larger token was seen; one that too few replicas have has arrived.
+    /// Goal: an order that is sent under several tokens keeps the first and the last token of its attempts without an answer.
+    /// Only such an attempt may still arrive, and only until a larger token was used. An attempt that too few replicas confirmed
+    /// has arrived.
     #[tokio::test(start_paused = true)]
     async fn what_attempts_may_have_done() {
         let runs: [(&[Fails], _, _); 4] = [

@@ -1,14 +1,13 @@
 //! One tenure of the lock for many orders.
 //!
-//! Each item has a queue of waiting orders. One task takes the lock for all of them and runs them in batches
-//! through the store's script, under one token. So one commit in etcd pays for all waiting orders, and one
-//! sync of Redis' file for a whole batch. Orders that arrive while two batches are in flight form the next one.
-//! Within a process this is flat combining (Hendler et al. 2010), across processes lock cohorting (Dice et
-//! al. 2012).
+//! Each item has a queue of waiting orders. One task takes the lock for all of them and runs them in batches through
+//! the store's script, under one token. One commit in etcd pays for all waiting orders, and one sync of Redis' file
+//! pays for a whole batch. Orders that arrive while two batches are in flight form the next one. Within a process this
+//! is flat combining (Hendler et al. 2010), across processes lock cohorting (Dice et al. 2012).
 //!
-//! The lock is kept while no other claim waits for it, and a batch then costs etcd nothing. When another
-//! claim waits, the `hold_policy` ends the tenure. The release and the next claim are then one transaction; a
-//! tenure without an order ends with the release alone.
+//! A holder keeps the lock while no other claim waits, and a batch then costs etcd nothing. When another claim waits,
+//! the `hold_policy` ends the tenure. One transaction then releases the lock and makes the next claim. A tenure without
+//! an order ends with a release alone.
 
 use std::future::{pending, ready};
 use std::mem;
@@ -36,20 +35,20 @@ use crate::process::spawn;
 /// How long the task of an item runs, and keeps the lock, after the last order.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-// what is known of silent holders ends with the queue: no frame that was lost may come after that
+// `Forwarding` forgets silent holders when the queue ends: by then a lost frame must be too old to be taken
 const _: () = assert!(IDLE_TIMEOUT.as_millis() > 2 * FRAME_LIFE.as_millis());
 
-/// The pause before the next request for the lock after the lock service refused: only an operator can repair that.
+/// The pause before the next claim after the lock service refused one. Only an operator can repair that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves the queue of one item. When its task ends, also by a panic, the drop of this value answers the orders that
-/// still wait, and the next order creates a new queue.
+/// Serves the queue of one item. When its task ends or panics, the drop of this value answers the orders that still
+/// wait, and the next order creates a new queue.
 pub(super) struct Combiner {
     lock: EtcdLock,
     queue: Arc<OrderQueue>,
-    /// How orders go to the holder, if this instance has peers.
+    /// Sends orders to the holder, if this instance has peers.
     forwarding: Option<Arc<Forwarding>>,
-    /// Cancelled when a batch on its way to the holder panicked: the queue has its orders in a batch for ever.
+    /// Cancelled when a batch on its way to the holder panics: the queue counts its orders as in flight for ever.
     broken: CancellationToken,
 }
 
@@ -60,8 +59,7 @@ impl Combiner {
         Self { lock, queue, forwarding, broken }
     }
 
-    /// Serves the queue until no order came for a while, or the sale stops. Orders that wait too long are answered
-    /// meanwhile.
+    /// Serves the queue until no order comes for a while or the sale stops. Fails orders that wait too long.
     pub(super) async fn run(self) {
         // boxed because it is large
         let serve = self.broken.run_until_cancelled(Box::pin(self.serve()));
@@ -97,14 +95,14 @@ impl Combiner {
                 () = self.until_useless() => None,
             };
             if let Some(pause) = pause {
-                // never ends by itself
+                // `forward` never ends by itself
                 let _ = timeout(pause, self.forward()).await;
             }
         }
     }
 
-    /// Fails the orders, once they cannot go to the holder either: waiting for the lock cannot help. Returns the pause before the
-    /// next claim.
+    /// Waits after the lock service refused a claim. If orders cannot go to the holder either, fails them. Returns the
+    /// pause before the next claim.
     async fn refused(&self, error: LockError) -> Duration {
         let pause = if is_refused(&error) { REFUSED_PAUSE } else { LOCK_PAUSE };
         let error = Arc::new(error);
@@ -122,17 +120,17 @@ impl Combiner {
         pause
     }
 
-    /// Waits until the claim that waits is of no use.
+    /// Waits until the waiting claim is of no use.
     async fn until_useless(&self) {
         match self.forwarding {
-            // its orders are on their way to the holder, and the next ones come
+            // batches to the holder empty the queue, and further orders come
             Some(_) => self.queue.until_unused_for(IDLE_TIMEOUT).await,
             None => self.queue.until_empty().await,
         }
     }
 
-    /// Sends batches to the holder of the lock, where that is a peer that can be reached. Each batch is a task, which ends
-    /// also when this instance has the lock, or stops. Never ends.
+    /// Sends batches to the holder of the lock, if that is a peer within reach. Each batch is a task of its own, which
+    /// outlives this future. Never ends.
     async fn forward(&self) {
         let Self { lock, queue, forwarding, broken } = self;
         let Some(forwarding) = forwarding else { return pending().await };
@@ -177,7 +175,7 @@ impl Combiner {
         }
     }
 
-    /// Sells until the lock is released or lost. Returns the pause before it is taken again, if there is one.
+    /// Sells until the lock is released or lost. Returns the pause before the next claim, if there is one.
     async fn hold(
         &self,
         mut guard: Guard,
@@ -192,7 +190,7 @@ impl Combiner {
             None => pending().await,
         };
         loop {
-            // a claim that stands by waits for nothing
+            // a standby claim asks for no turn, so its wait does not count
             let waits_since = forwarding.as_ref().map_or(asked_at, |it| it.waits_since());
             let tenure = metrics.granted(waits_since, guard.token().revision());
             policy.granted(Instant::now(), guard.enqueued_in());
@@ -210,9 +208,9 @@ impl Combiner {
             drop(tenure);
             metrics.handovers.add(1);
             asked_at = Instant::now();
-            // The next claim is made even if no order waits: the buyers that were just answered may order again, and
-            // this way release and claim are one transaction. It leaves before the answers: to send hundreds of them takes a
-            // good part of a handover.
+            // The next claim is made even if no order waits: the buyers that get these answers may order again, and one
+            // transaction then releases the lock and makes the claim. The claim is sent before the answers: sending
+            // hundreds of answers takes a good part of a handover.
             let span = tracing::debug_span!("claim", item = %queue.item);
             let next = tokio::select! {
                 biased;
@@ -231,8 +229,8 @@ impl Combiner {
         }
     }
 
-    /// Runs batches until the lock is to be handed over, and returns the answers of the last one. Fails if the tenure ends in
-    /// another way, with the pause before the lock is taken again, if there is one.
+    /// Runs batches until the lock is to be handed over, and returns the answers of the last one. If the tenure ends in
+    /// another way, fails with the pause before the next claim, if there is one.
     async fn sell(
         &self,
         guard: &Guard,
@@ -246,11 +244,11 @@ impl Combiner {
             queue.begin(named);
         }
         let SaleContext { inventory, metrics, stopping, options, .. } = &*lock.context;
-        // a batch waits until the replicas have the one before it, and not longer than for one
+        // each batch waits for the replicas: a second one would only wait behind it
         let in_flight = if inventory.replicas().is_some() { 1 } else { BATCHES_IN_FLIGHT };
         let mut batches = FuturesUnordered::new();
         let (mut answers, mut ending, mut gives_way) = (Answers::new(), None, false);
-        // whether all that wait must wait: for a batch that went to the last holder with the same order
+        // whether no waiting order can be taken: the same order is still on its way to the last holder
         let mut all_wait = false;
         loop {
             let is_contended = guard.is_contended();
@@ -258,7 +256,7 @@ impl Combiner {
             gives_way |= is_contended && policy.is_over(Instant::now(), is_idle);
             let is_over = gives_way || ending.is_some();
             let can_send = !is_over && batches.len() < in_flight;
-            // the step that changes the stock takes the lock itself; re-entry costs nothing
+            // re-entry costs nothing, and gives each batch a hold of its own
             if can_send && let Ok(hold) = guard.reenter() {
                 let orders = queue.take(options.batch_size, named);
                 if !orders.is_empty() {
@@ -283,7 +281,7 @@ impl Combiner {
                 if is_contended { policy.look_at() } else { Instant::now() + IDLE_TIMEOUT };
             tokio::select! {
                 biased;
-                // sends the latest batch, too
+                // polling this also sends the latest batch
                 Some(ran) = batches.next() => {
                     all_wait = false;
                     policy.ran(Instant::now(), ran.took);
@@ -294,7 +292,7 @@ impl Combiner {
                     let settled = queue.settle(ran.fates, |waiting| too_late(lock, waiting));
                     deliver(mem::replace(&mut answers, settled));
                 }
-                // while the next batch is on its way
+                // the next batch is on its way meanwhile
                 () = ready(()), if !answers.is_empty() => deliver(mem::take(&mut answers)),
                 () = queue.arrived.notified(), if can_send => all_wait = false,
                 () = stopping.cancelled(), if at_rest => return Err(None),
@@ -321,7 +319,6 @@ fn too_late(lock: &EtcdLock, waiting: &WaitingOrder) -> SaleError {
     }
 }
 
-/// Orders with their answers.
 type Answers = Vec<(WaitingOrder, Answer)>;
 
 fn deliver(answers: Answers) {
@@ -334,7 +331,7 @@ impl Drop for Combiner {
     fn drop(&mut self) {
         let Self { lock, queue, .. } = self;
         lock.context.stock_reads.forget(&queue.item);
-        // its task may have removed it already, and an order may have created the next one
+        // the task may have removed its queue already, and an order may have created the next one
         lock.queues.lock().retain(|_, other| !Arc::ptr_eq(other, queue));
         queue.close();
     }
@@ -347,8 +344,8 @@ mod tests {
     use super::*;
     use crate::inventory::{Item, Order};
 
-    /// Goal: when the task of an item ends too early, as by a panic, the orders that wait are answered, and the next one gets
-    /// another queue.
+    /// Goal: when the task of an item ends too early, as by a panic, the waiting orders are answered, and the next
+    /// order gets another queue.
     #[tokio::test]
     async fn a_queue_ends_with_its_task() {
         let (context, time) = (SaleContext::without_a_store(None), Duration::from_secs(10));

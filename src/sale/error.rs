@@ -1,4 +1,4 @@
-//! Why an order, or a question about the sale, got no answer.
+//! The errors of orders and of questions about the sale.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::inventory::{InventoryError, Item, Order, OrderId};
 
-/// Why an order, or a question about the sale, got no answer.
+/// The reason for which an order, or a question about the sale, got no answer.
 ///
 /// The text of an error is for the client, and says what to do. Its source is for the log alone.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +145,7 @@ impl SaleError {
         }
     }
 
-    /// The item that it is about.
+    /// The item of the error, if it has one.
     pub fn item(&self) -> Option<&Item> {
         match self {
             Self::QueueFull { item, .. }
@@ -157,7 +157,7 @@ impl SaleError {
         }
     }
 
-    /// What a failure of the store to take `order` means.
+    /// The error of `order` after this failure of the store.
     pub fn of_order(error: impl Into<Arc<InventoryError>>, order: &Order) -> Self {
         let error = error.into();
         if error.nothing_written() {
@@ -166,7 +166,7 @@ impl SaleError {
         Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
     }
 
-    /// What a failure of the store to start a sale of `item` means.
+    /// The error of starting a sale of `item` after this failure of the store.
     pub fn of_start(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         let error = error.into();
         if error.nothing_written() {
@@ -175,7 +175,7 @@ impl SaleError {
         Self::StartUnknown { item: item.clone(), source: error.into() }
     }
 
-    /// What a failure of the store to change the sale of `item` means.
+    /// The error of changing the sale of `item` after this failure of the store.
     pub fn of_change(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         let error = error.into();
         if error.nothing_written() {
@@ -184,23 +184,23 @@ impl SaleError {
         Self::ChangeUnknown { item: item.clone(), source: error.into() }
     }
 
-    /// What [`Outcome::SaleReplaced`](crate::inventory::Outcome::SaleReplaced) means.
+    /// The error of an order whose sale was [replaced](crate::inventory::Outcome::SaleReplaced).
     pub fn sale_replaced(item: &Item) -> Self {
         Self::of_read(InventoryError::SaleRefused { why: "sale-replaced", running: None }, item)
     }
 
-    /// Why an order of a peer was not carried out: the tenure that it was sent for is over.
+    /// The error of a peer's order that was not carried out, since the tenure that it was sent for is over.
     pub(super) fn tenure_over() -> Self {
         Self::LockUnavailable { source: "the tenure is over".into() }
     }
 
-    /// What a failure of the store to answer a question about `item` means.
+    /// The error of a question about `item` after this failure of the store.
     pub fn of_read(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
         Self::Store { item: item.clone(), source: error.into() }
     }
 }
 
-/// What the client reads of an error of the store.
+/// The text that the client gets for an error of the store.
 fn of_the_store(error: &InventoryError, item: &Item) -> Cow<'static, str> {
     match error {
         InventoryError::UnknownItem => {

@@ -1,8 +1,8 @@
-//! Orders that go to the holder of the lock, where that is a peer, and those that come to this instance as the holder.
+//! Orders that this instance sends to the holder of the lock, if that is a peer, and orders that it gets as the holder.
 //!
-//! An instance with peers stands by for the lock while it has orders: its claim carries its address, and asks for no turn.
-//! Meanwhile it sends batches to the holder. It asks for a turn where it cannot: the holder has no address, cannot be reached,
-//! or gave no answer.
+//! An instance with peers has a standby claim while it has orders. The claim carries the instance's address, and asks for no
+//! turn. Meanwhile the instance sends batches to the holder. It asks for a turn if that is impossible: the holder has no address,
+//! is out of reach, or gave no answer.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use crate::peers::wire::{Done, Fate, Forwarded, Frame, NotDone, Tenure, Watermar
 use crate::peers::{LinkError, Outgoing, Peers, Received, Receiver, SendError};
 use crate::safeguard::{PEER_COMPARED, PEER_PATIENCE, PEER_SILENCE, PEER_WATERMARK};
 
-/// How long orders wait behind one holder that cannot be reached, or takes none, before this instance asks for a turn: as long as
-/// others keep the lock where all take turns.
+/// How long orders wait behind a holder that is out of reach or takes no orders before this instance asks for a turn:
+/// as long as a holder keeps the lock when instances take turns.
 const ASK_AFTER: Duration = Duration::from_millis(50);
 
-/// The same behind a peer that answers, or while nobody holds the lock: nothing is carried out while it goes from one to the next.
-/// Where etcd is slow, that takes longer than [`ASK_AFTER`], and a turn for each instance would be as many handovers more, in which
-/// nobody sells.
+/// The same behind a peer that answers, or while nobody holds the lock. During a handover no peer takes orders, and
+/// with a slow etcd a handover takes longer than [`ASK_AFTER`]. If each instance then asked for a turn, there would be
+/// a handover for each, during which nobody sells.
 const ASK_AFTER_REFUSALS: Duration = Duration::from_secs(1);
 
-/// How long the answer of a holder may take once it has lost the lock.
+/// How long this instance waits for a holder's answer after the holder lost the lock.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// How the orders of one queue go to the holder.
+/// Sends the orders of one queue to the holder.
 pub(super) struct Forwarding {
     pub(super) peers: Arc<Peers>,
-    /// One for each batch that may be on its way.
+    /// One permit for each batch that may be on its way.
     places: Arc<Semaphore>,
     state: Mutex<State>,
     /// Whether the claim of this instance asks for a turn.
@@ -48,16 +48,17 @@ pub(super) struct Forwarding {
 
 #[derive(Default)]
 struct State {
-    /// Nothing more goes to a holder under this token or an earlier one: no answer came. A later attempt could overtake a lost one.
+    /// The largest token under which a holder gave no answer. Nothing more goes to a holder under it or under an
+    /// earlier one: a lost attempt could arrive after a later one.
     silent: Option<Token>,
-    /// Until when nothing goes to the holder under this token, who did not carry out what was sent.
+    /// A token, and the time until which nothing goes to its holder, which did not carry out a batch.
     rests: Option<(Token, Instant)>,
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
     stuck_since: Option<Instant>,
-    /// The token of the holder behind whom they wait, or nobody's, and since when.
+    /// The token of the holder behind which orders wait (`None`: nobody holds the lock), and since when.
     behind: Option<(Option<Token>, Instant)>,
-    /// The label of the latest holder without an address behind whom this instance asked for a turn.
+    /// The label of the latest holder without an address behind which this instance asked for a turn.
     takes_turns: Option<Arc<str>>,
 }
 
@@ -72,7 +73,8 @@ impl State {
         self.silent.is_some_and(|silent| token <= silent)
     }
 
-    /// Sends nothing to the holder under this token for a pause, which grows. Without `pauses`, the first failure pauses nothing.
+    /// Sends nothing to the holder under this token for a pause, which grows. Without `pauses`, the first failure
+    /// brings no pause.
     fn rest(&mut self, token: Token, pauses: bool) {
         let pause = self.pauses.next();
         if pauses || !self.pauses.is_first() {
@@ -86,7 +88,7 @@ pub(super) struct Remote {
     forwarding: Arc<Forwarding>,
     address: Arc<str>,
     pub(super) tenure: Tenure,
-    /// Shows the holder.
+    /// The current holder, to notice that it changed.
     holder: watch::Receiver<Option<ObservedClaim>>,
 }
 
@@ -102,30 +104,30 @@ impl Forwarding {
 
     /// Waits until orders cannot go to the holder.
     pub(super) async fn until_it_asks(&self) {
-        // it fails only when `self` is gone
+        // fails only when `self` is gone
         let _ = self.asks.subscribe().wait_for(|asks| *asks).await;
     }
 
-    /// Has the claims of this lock, which stand by, ask for a turn once orders cannot go to the holder. Never ends.
+    /// Makes the standby claims of this lock ask for a turn once orders cannot go to the holder. Never ends.
     pub(super) async fn ask_for_turn(&self, lock: &Lock) {
         self.until_it_asks().await;
         lock.ask_for_turn();
         pending::<()>().await;
     }
 
-    /// Since when orders wait for a turn, or for a holder that takes them: else now.
+    /// Since when orders wait for a turn, or for a holder that takes them; the current time if none waits.
     pub(super) fn waits_since(&self) -> Instant {
         self.state.lock().stuck_since.unwrap_or_else(Instant::now)
     }
 
-    /// This instance has the lock: the claims that it makes next ask for nothing yet.
+    /// This instance has the lock: its next claims ask for no turn at first.
     pub(super) fn granted(&self) {
         let state = &mut *self.state.lock();
         (state.stuck_since, state.behind) = (None, None);
         self.asks.send_replace(false);
     }
 
-    /// The holder, and a place for a batch to it; or when to look again.
+    /// The holder and a place for a batch to it, or the time of the next look.
     pub(super) fn remote(
         self: &Arc<Self>,
         holder: &mut watch::Receiver<Option<ObservedClaim>>,
@@ -170,7 +172,7 @@ impl Forwarding {
         Err(Some(again_at.map_or(ask_at, |again_at| again_at.min(ask_at))))
     }
 
-    /// How long orders wait behind this holder, or nobody, before this instance asks for a turn.
+    /// How long orders wait behind this holder, or behind nobody, before this instance asks for a turn.
     fn patience(&self, state: &State, claim: Option<&ObservedClaim>) -> Duration {
         let Some(claim) = claim else { return ASK_AFTER_REFUSALS };
         match &claim.note {
@@ -184,7 +186,7 @@ impl Forwarding {
         }
     }
 
-    /// The address of the holder, if orders can go there; else when that may be, if it is known.
+    /// The address of the holder, if orders can go there; else the time when that may be possible, if it is known.
     fn reachable(
         &self,
         state: &State,
@@ -235,7 +237,7 @@ impl Remote {
         answered
     }
 
-    /// What an answer, or none, means for the orders and for the next batch.
+    /// Reads the fates of the orders from the holder's answer, and decides whether the next batch waits.
     fn read(
         &self,
         sent: Result<Done, SendError>,
@@ -250,8 +252,8 @@ impl Remote {
         let mut rests = true;
         let fates = match sent {
             Ok(Done { fates, watermark }) => {
-                // Before a buyer has an answer that only the holder remembers. Where it has an answer of its store, that has
-                // what this instance remembers.
+                // This comes before a buyer gets an answer that only the holder remembers. An answer of the holder's
+                // store shows that the store has what this instance remembers.
                 let is_compared = fates.iter().any(|fate| matches!(fate, Fate::Final(_)));
                 if is_compared && PEER_WATERMARK.is_on() {
                     learn(watermark);
@@ -260,7 +262,7 @@ impl Remote {
             }
             Err(SendError::NotDone(reason)) => {
                 tracing::debug!(?reason, "the holder did not carry out a batch");
-                // the clock that came with the answer is not too late
+                // this answer has brought the holder's clock, so that the next batch is not too late
                 rests = reason != NotDone::TooLate;
                 none()
             }
@@ -269,7 +271,7 @@ impl Remote {
                     let (error, to) = (ErrorChain(&*error), &self.address);
                     tracing::warn!(%error, %to, suppressed, "the holder cannot be reached");
                 }
-                // the address rests by itself
+                // the address has a pause of its own
                 rests = false;
                 none()
             }
@@ -296,7 +298,7 @@ impl Remote {
         let answered: Answered = fates.into_iter().zip(orders).map(answer).collect();
         let any = |is: fn(&Missing) -> bool| answered.iter().any(|it| it.as_ref().is_err_and(is));
         let state = &mut *self.forwarding.state.lock();
-        // these orders wait for another token
+        // later batches wait for another holder
         if any(|missing| matches!(missing, Missing::Unknown(_))) {
             state.silence(token);
         }
@@ -332,7 +334,7 @@ impl Receiver for EtcdLock {
         let queue = self.queues.lock().get(&frame.item).cloned();
         let queue =
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
-        // before any of it is in a batch
+        // before any of these orders is in a batch
         inventory.learn(&frame.item, frame.watermark.clone(), PEER_COMPARED.is_on());
         let answers = queue.receive(&frame, orders.clone())?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
@@ -373,7 +375,7 @@ mod tests {
     use crate::peers::wire::{Clock, Line};
     use crate::peers::{Credentials, HttpLink, Link, Pieces, Text};
 
-    /// What an instance with peers sees.
+    /// The view of an instance with peers: the holder that it is shown.
     struct Sees {
         forwarding: Arc<Forwarding>,
         shown: watch::Sender<Option<ObservedClaim>>,
@@ -388,7 +390,7 @@ mod tests {
             Self { forwarding, shown, metrics: Metrics::default() }
         }
 
-        /// A holder under this token, with orders that wait.
+        /// Shows a holder under this token, while orders wait.
         fn holder(
             &self,
             revision: i64,
@@ -431,7 +433,7 @@ mod tests {
         queue.take(1, &tenure)
     }
 
-    /// A holder that answers each frame after this time, and panics at the first if it is to.
+    /// A holder that answers each frame after `takes`, and panics at the first frame if `panics` is set.
     struct SoldOut {
         takes: Duration,
         panics: AtomicBool,
@@ -455,7 +457,7 @@ mod tests {
         }
     }
 
-    /// A lock that a peer holds. The instance has no session: the lock service is silent from its start on.
+    /// A lock that a peer holds. The instance has no session: the lock service is silent from the start.
     async fn held_by_a_peer(
         takes: Duration,
         case: &str,
@@ -467,15 +469,15 @@ mod tests {
         let held = mutex.expect("a name").lock().await.expect("the lock is free");
         service.set_silent(case != "refused");
         let link = Arc::new(SoldOut { takes, panics: (case == "panics").into() });
-        // no claim can have that note
+        // no claim can have this note
         let address = if case == "refused" { " " } else { "here:1" };
         let context = SaleContext::without_a_store(Some(Arc::new(Peers::new(address, link))));
         let keeper = SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(time));
         (EtcdLock::new(&context, keeper), service, session, held)
     }
 
-    /// Goal: an instance that never had a session sends its orders to the holder, and so does one whose claims are refused for good.
-    /// One of its batches that panics leaves no order in a batch for ever: the same order, asked for again, is answered.
+    /// Goal: an instance that never had a session sends its orders to the holder, and so does an instance whose claims are
+    /// refused for good. A panic of such a batch leaves no order in flight for ever: the same order, sent again, is answered.
     #[tokio::test(start_paused = true)]
     async fn it_forwards_without_claims_and_after_a_panic() {
         for case in ["silent", "refused", "panics"] {
@@ -486,14 +488,14 @@ mod tests {
             sleep(Duration::from_secs(1)).await;
             let mut answered = lock.push(order()).expect("room").await;
             if matches!(answered, Ok(Err(SaleError::Stopping))) {
-                // it came to the queue that ended
+                // the queue that got the order has ended
                 answered = lock.push(order()).expect("room").await;
             }
             assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{case}: {answered:?}");
         }
     }
 
-    /// Goal: a holder takes orders in its tenure, until it is told to stop: else its peers could keep it busy.
+    /// Goal: a holder takes orders in its tenure until it is told to stop. Otherwise its peers could keep it from stopping.
     #[tokio::test(start_paused = true)]
     async fn who_stops_takes_no_orders() {
         let (lock, ..) = held_by_a_peer(Duration::ZERO, "silent").await;
@@ -513,7 +515,7 @@ mod tests {
         assert!(matches!(lock.receive(frame()), Err(NotDone::Stopping)));
     }
 
-    /// Goal: once a holder has lost the lock, a sender waits a little for its answer, and no longer.
+    /// Goal: a sender waits a little, and not longer, for the answer of a holder that lost the lock.
     #[tokio::test(start_paused = true)]
     async fn who_has_lost_the_lock_has_last_words() {
         let instant = Duration::from_millis(10);
@@ -528,8 +530,8 @@ mod tests {
         }
     }
 
-    /// Goal: after one silence under a token, nothing more goes to that token, nor to an earlier one, in whatever order silences
-    /// are noticed.
+    /// Goal: after a silence under a token, nothing more goes to that token or to an earlier one, in whatever order
+    /// silences are noticed.
     #[tokio::test(start_paused = true)]
     async fn nothing_goes_to_a_token_that_was_silent() {
         for order in [[1, 2], [2, 1]] {
@@ -546,9 +548,9 @@ mod tests {
         }
     }
 
-    /// Goal: where the holder does not say what became of an order, or says it in words that this version does not know, the order
-    /// needs a larger token, and this instance asks for one. It learns what the holder's store acknowledged where that answered: else
-    /// it may forget what the store has lost.
+    /// Goal: if the holder does not say what became of an order, or says it in unknown words, the order needs a larger
+    /// token, and this instance asks for a turn. It learns the watermark of the holder's store if that store answered:
+    /// otherwise it could not notice that the store loses the order.
     #[tokio::test(start_paused = true)]
     async fn an_unknown_fate_is_a_silence() {
         let orders = &waiting();
@@ -581,10 +583,10 @@ mod tests {
         }
     }
 
-    /// Goal: while the lock goes from one peer to the next, slowly, nobody asks for a turn: each turn would be one more handover, in
-    /// which nobody sells. Only of a peer that refuses for long does an instance ask for the lock.
+    /// Goal: while the lock goes from one peer to the next, slowly, nobody asks for a turn: each turn would be one more
+    /// handover, during which nobody sells. An instance asks for a turn only if a peer refuses for long.
     ///
-    /// Method: each holder refuses for a time, and behind each there is none for a time.
+    /// Method: each holder refuses for a time, and for a time nobody holds the lock after it.
     #[tokio::test(start_paused = true)]
     async fn it_does_not_ask_while_the_lock_goes_around() {
         const STEP: Duration = Duration::from_millis(5);
@@ -615,8 +617,8 @@ mod tests {
         assert_eq!(asked, [false, false, false, true]);
     }
 
-    /// Goal: orders wait for a while for a holder that takes them; behind an instance that took none in its last tenure either,
-    /// this one asks for a turn at once.
+    /// Goal: orders wait for a while for a holder that takes them. If the holder's instance took none in its last tenure either,
+    /// this instance asks for a turn at once.
     #[tokio::test(start_paused = true)]
     async fn it_asks_at_once_behind_who_takes_turns() {
         let sees = Sees::new();

@@ -1,4 +1,4 @@
-//! The seam at which a sale is guarded: the guard, and what it works with.
+//! The interface to the guard of a sale.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::inventory::{
 };
 use crate::peers::{Peers, Receiver};
 
-/// What guards a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
+/// Protects a sale. The service has one implementation, [`EtcdLock`](super::EtcdLock).
 #[async_trait]
 pub trait SaleGuard: Send + Sync + 'static {
     /// Its description for the page, the log and the metrics.
     fn status(&self) -> GuardStatus;
 
-    /// Takes the order's units, or does what else it [asks](Action) for.
+    /// Takes the order's units, or carries out its other [action](Action).
     async fn reduce(&self, order: Order) -> Result<Outcome, SaleError>;
 
     /// Starts a sale of `item`.
@@ -49,7 +49,7 @@ pub trait SaleGuard: Send + Sync + 'static {
         None
     }
 
-    /// What carries out the batches of peers, if it has any.
+    /// Carries out the batches of peers, if there are peers.
     fn receiver(&self) -> Option<Arc<dyn Receiver>> {
         None
     }
@@ -59,12 +59,12 @@ pub trait SaleGuard: Send + Sync + 'static {
         0
     }
 
-    /// How long the oldest order of its queues has waited; zero without one.
+    /// How long the oldest waiting order has waited; zero without one.
     fn oldest(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Releases what it holds. The sale has stopped, and its tasks have ended.
+    /// Releases the guard's claims. By then the sale has stopped, and its tasks have ended.
     async fn close(&self) {}
 }
 
@@ -73,11 +73,11 @@ pub trait SaleGuard: Send + Sync + 'static {
 pub struct GuardStatus {
     /// Its name.
     pub name: &'static str,
-    /// The same in a sentence: "The sale is guarded by ...".
+    /// Completes the sentence "The sale is guarded by ...".
     pub description: &'static str,
     /// The names of the safeguards that are off, such as `fence`.
     pub without: Vec<String>,
-    /// What can go wrong under it: a kind and a message each.
+    /// The dangers under this guard: a kind and a message each.
     pub warnings: Vec<(&'static str, &'static str)>,
 }
 
@@ -103,13 +103,13 @@ pub struct SaleOptions {
     pub tenure: Duration,
     /// How long an order may wait for the lock, and for an answer of the store once it was sent.
     pub wait_timeout: Duration,
-    /// What shows the queues of the locks, if they are etcd's.
+    /// The etcd backend of the locks, which shows their queues.
     pub etcd: Option<Arc<EtcdBackend>>,
-    /// The instances that orders go to while they hold the lock, if orders do.
+    /// The other instances, which take orders while they hold the lock, if instances forward orders.
     pub peers: Option<Arc<Peers>>,
 }
 
-/// What a [guard](SaleGuard) works with. The sale and its guard share one.
+/// The parts that a sale and its [guard](SaleGuard) share.
 pub struct SaleContext {
     /// The stock.
     pub inventory: Inventory,
@@ -117,10 +117,10 @@ pub struct SaleContext {
     pub options: SaleOptions,
     /// Cancelled when the sale stops: waiting orders must get [`SaleError::Stopping`].
     pub stopping: CancellationToken,
-    /// Cancelled with it, or [before](super::Sale::finish): nothing is sent again to a store that does not answer.
+    /// Cancelled with `stopping`, or [before](super::Sale::finish): nothing is sent again to a silent store.
     pub(super) finishing: CancellationToken,
-    /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale
-    /// waits for them before it closes its guard.
+    /// The tasks that change the stock. They run to their end even if the buyer disconnects, and the sale waits for
+    /// them before it closes its guard.
     pub tasks: TaskTracker,
     pub(super) stock_reads: StockReads,
     pub(super) reads: Reads,
@@ -143,14 +143,14 @@ impl SaleContext {
         })
     }
 
-    /// Whether a call that failed so is not sent again, since the sale ends.
+    /// Whether the sale ends, so that a call that failed in this way is not sent again.
     pub(super) fn gives_up(&self, error: &InventoryError) -> bool {
         self.stopping.is_cancelled() || self.finishing.is_cancelled() && error.is_silence()
     }
 
-    /// Reads the stock without the lock: that a sale accepts no orders is already the truth at that moment, and so is that too
-    /// little is left, unless holds are due. An order that was accepted before gets its first answer. `None`: the order needs a
-    /// batch. Orders that come at the same time share a read.
+    /// Reads the stock without the lock. If the sale accepts no orders, or too few units are left and no holds are due,
+    /// the answer is true at that moment. An order that was accepted before gets its first answer. `None`: the order
+    /// needs a batch. Concurrent orders share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -172,7 +172,7 @@ impl SaleContext {
             }
             return Ok(None);
         }
-        // what is due comes back, and an order for too many is told so
+        // due units come back, and an order for too many units must hear the reason
         let asks_too_much = per_order.is_some_and(|most| order.quantity.get() > most);
         // an order that may not have reached the replicas needs a batch, which waits for them
         if is_due || asks_too_much || (first.is_some() && self.inventory.replicas().is_some()) {

@@ -1,11 +1,11 @@
-//! How long to hold the lock while another instance waits for it.
+//! Decides how long to hold the lock while another instance waits for it.
 //!
-//! During a handover nothing is sold. So the holder keeps the lock while it sells well, for six handovers or for `--tenure`
-//! if that is shorter; after six, a seventh of the time goes to handovers. Without orders it waits at most half a handover
-//! for the buyers that it just answered, as they may order again. With few, others would use the time better (the marginal
-//! value theorem: Charnov, "Optimal foraging", 1976): it hands over if a stretch behind the first batch, as long as two
-//! batches, brings less than a quarter of the orders of such a stretch on average, handover included. The time of a handover
-//! is measured and smoothed.
+//! During a handover nothing is sold. A holder keeps the lock while it sells well, for up to six handovers or `--tenure`,
+//! whichever is shorter: after six handovers, a seventh of the time goes to handovers. Without orders a holder waits half a
+//! handover, since the buyers that it just answered may order again. With few orders it hands the lock over, as others use the
+//! time better (the marginal value theorem: Charnov, "Optimal foraging", 1976). The tenure after the first batch is cut into
+//! stretches as long as two such batches. The tenure ends at the first stretch that brings less than a quarter of the average
+//! orders per time; this average is over the tenure and one handover. The time of a handover is a smoothed measurement.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ const HANDOVERS_OF_A_TENURE: u32 = 6;
 #[derive(Debug)]
 pub(super) struct HoldPolicy {
     longest: Duration,
-    /// A mean in which each new value counts for an eighth, as with the round trips of TCP (RFC 6298).
+    /// A mean in which each new value counts for an eighth, as in TCP's mean of round trips (RFC 6298).
     handover: Option<Duration>,
     granted_at: Instant,
     /// The orders of this tenure.
     orders: u32,
-    /// How long the latest batch of this tenure took, if one ended, and when that was.
+    /// How long the latest batch of this tenure took, and when it ended.
     batch: Option<(Duration, Instant)>,
-    /// When the current stretch began, and with how many orders.
+    /// When the current stretch began, and how many orders the tenure had by then.
     stretch: (Instant, u32),
 }
 
@@ -37,45 +37,43 @@ impl HoldPolicy {
         Self { longest, handover: None, granted_at: now, orders: 0, batch: None, stretch }
     }
 
-    /// A tenure begins. A handover costs about as much as to queue the claim: a request and a commit.
+    /// A tenure begins. A handover takes about as long as queueing the claim took: a request and a commit.
     pub(super) fn granted(&mut self, now: Instant, enqueued_in: Duration) {
         let mean = self.handover.map_or(enqueued_in, |mean| (mean * 7 + enqueued_in) / 8);
         self.handover = Some(mean);
         (self.granted_at, self.orders, self.batch, self.stretch) = (now, 0, None, (now, 0));
     }
 
-    /// A batch of so many orders is sent.
     pub(super) fn sends(&mut self, orders: usize) {
         self.orders = self.orders.saturating_add(u32::try_from(orders).unwrap_or(u32::MAX));
     }
 
-    /// A batch has ended.
     pub(super) fn ran(&mut self, now: Instant, took: Duration) {
-        // else a stretch could have no time, and the next look be due at once, for ever
+        // a stretch of no time would make the next look due at once, for ever
         let took = took.max(Duration::from_nanos(1));
         if self.batch.replace((took, now)).is_none() {
             self.stretch = (now, self.orders);
         }
     }
 
-    /// Whether the tenure had an order.
     pub(super) fn has_sold(&self) -> bool {
         self.orders > 0
     }
 
-    /// When the tenure ends at the latest.
+    /// The latest end of the tenure.
     pub(super) fn ends_at(&self) -> Instant {
         self.granted_at + self.longest.min(self.handover() * HANDOVERS_OF_A_TENURE)
     }
 
-    /// When the next look at an idle tenure is due.
+    /// When to look again at a tenure without batches under way.
     pub(super) fn look_at(&self) -> Instant {
         self.looks().map_or(self.granted_at, |(patience_ends, stretch_ends)| {
             patience_ends.min(stretch_ends).min(self.ends_at())
         })
     }
 
-    /// Whether to hand the lock over; an idle instance has no order. The first orders are served in any case.
+    /// Whether to hand the lock over. An idle instance has no order. A tenure does not end before it had its first
+    /// orders, if any wait.
     pub(super) fn is_over(&mut self, now: Instant, is_idle: bool) -> bool {
         if !self.has_sold() {
             return is_idle;
@@ -97,7 +95,7 @@ impl HoldPolicy {
         !sells
     }
 
-    /// When patience without orders ends, and when the current stretch does, once a batch has ended.
+    /// When the wait for further orders ends, and when the current stretch ends. `None` before a batch has ended.
     fn looks(&self) -> Option<(Instant, Instant)> {
         let (took, ended_at) = self.batch?;
         Some((ended_at + self.handover() / 2, self.stretch.0 + 2 * took))
@@ -132,8 +130,8 @@ mod tests {
         assert!(policy.is_over(now, false));
     }
 
-    /// Goal: a tenure goes on for the time of two batches behind its first one; then only while such a stretch brings a quarter
-    /// of the average, which the handover lowers. Here that is, of 100 orders and those of the stretch, in 35 ms.
+    /// Goal: a tenure goes on for a stretch of two batches after its first one, and then while each stretch brings a quarter of
+    /// the average. The handover counts in that average: in this case 100 orders and those of the stretch in 35 ms.
     #[tokio::test]
     async fn ends_when_it_sells_less() {
         for (orders, goes_on) in [(0, false), (7, false), (8, true)] {
@@ -146,7 +144,7 @@ mod tests {
             assert!(!policy.is_over(now + BATCH, false));
             assert_eq!(policy.look_at(), now + 2 * BATCH);
             assert_eq!(policy.is_over(now + 2 * BATCH, false), !goes_on, "{orders} orders");
-            // with nothing more, the next stretch is the last one
+            // without further orders, the next stretch is the last one
             assert!(policy.is_over(now + 4 * BATCH, false), "{orders} orders");
         }
     }

@@ -1,4 +1,4 @@
-//! The guard of the service: the lock that all instances share. Taking it, and asking who holds it.
+//! The guard of the service: takes the lock that all instances share, and answers questions about it.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -26,21 +26,21 @@ use crate::peers::Receiver;
 use crate::process::spawn;
 use crate::safeguard::GIVE_WAY;
 
-/// How long a question about a lock may take: less than the readiness check may, so that the check can still say that the
-/// lock service is silent.
+/// How long a question about a lock may take: less than the readiness check may take, so that the check can say that
+/// the lock service is silent.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// The pause before the next request for a lock after a failure of the lock service.
+/// The pause before the next claim after a failure of the lock service.
 pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The pause after the store failed: meanwhile other instances can take the lock.
+/// The pause before the next claim after the store failed: meanwhile other instances can take the lock.
 pub(super) const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 /// How many locks the readiness check tries.
 const MAX_CHECKED_LOCKS: usize = 8;
 
-/// The name of an item's lock. It has a `:` and no `/`: other etcd clients that wait for the lock `a` also
-/// wait for all keys of a lock `a/b`.
+/// The name of an item's lock. It has a `:` and no `/`: other etcd clients that wait for the lock `a` also wait for all
+/// keys of a lock `a/b`.
 pub fn lock_name(base: &str, item: &Item) -> String {
     match item.name() {
         Some(item) => format!("{base}:{item}"),
@@ -56,14 +56,14 @@ pub struct EtcdLock {
     pub(super) context: Arc<SaleContext>,
     pub(super) sessions: SessionKeeper,
     pub(super) queues: Arc<parking_lot::Mutex<HashMap<Item, Arc<OrderQueue>>>>,
-    /// Of the items for which the store failed the latest attempt here.
+    /// The items for which the latest attempt of this instance failed at the store.
     troubles: Arc<parking_lot::Mutex<HashMap<Item, Trouble>>>,
 }
 
-/// What an instance does about a store that does not answer it, and may answer others.
+/// The trouble of an instance with a store that failed, and that may answer other instances.
 #[derive(Clone)]
 struct Trouble {
-    /// Why orders wait. `None` once the store answered: what the instance lacks since then is the lock.
+    /// The reason for which orders wait. `None` once the store may answer again: then the orders wait for the lock.
     error: Option<Arc<InventoryError>>,
     /// How long the instance leaves the lock to others before it asks a silent store.
     pause: Duration,
@@ -76,8 +76,9 @@ impl EtcdLock {
         Self { context: Arc::clone(context), sessions, queues, troubles }
     }
 
-    /// Puts the order into the queue of its item, which is created and served from now on if necessary. The map is
-    /// locked meanwhile: only a queue that is in the map gets orders, and its task removes it before it ends.
+    /// Puts the order into the queue of its item. Creates the queue, and the task that serves it, if there is none. The mutex of
+    /// the map is locked meanwhile: only a queue in the map gets orders, and the task of a queue removes it from the map before
+    /// it ends.
     pub(super) fn push(&self, order: Order) -> Result<oneshot::Receiver<Answer>, SaleError> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(&order.item) {
@@ -90,15 +91,14 @@ impl EtcdLock {
         queue.push(order)
     }
 
-    /// The name of the lock of `item`.
     pub(super) fn name_of(&self, item: &Item) -> String {
         lock_name(&self.context.options.lock_name, item)
     }
 
-    /// Takes the lock of `item`, however long it takes. Fails only if the lock service refuses it, or the sale stops. After a
-    /// tenure without an answer of the store, no claim is made before the store answers, and none once the sale
-    /// [ends](super::Sale::finish): other instances may reach it. With peers, the claim stands by: it asks for a turn only if
-    /// orders cannot go to the holder. Returns the guard, and what makes its claims.
+    /// Takes the lock of `item`, however long it takes. Fails only if the lock service refuses, or the sale stops.
+    /// After a silence of the store, makes no claim before the store answers, and none once the sale
+    /// [ends](super::Sale::finish): other instances may reach the store. With peers, makes a standby claim, which asks
+    /// for a turn only if orders cannot go to the holder. Returns the guard and its mutex.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(
         &self,
@@ -114,14 +114,14 @@ impl EtcdLock {
         let guard = tokio::select! {
             biased;
             locked = mutex.lock() => locked?,
-            // it never ends
+            // `ask_for_turn` never ends
             () = forwarding.ask_for_turn(&mutex) => pending().await,
         };
         Ok((guard, mutex))
     }
 
-    /// Notes how the latest attempt for `item` failed, or that it did not. If others waited for the lock, they have it for
-    /// longer from one tenure without an answer to the next, up to one TTL.
+    /// Notes how the latest attempt for `item` failed, or that it did not. Each further silence of the store while
+    /// others wait for the lock leaves the lock to them for twice as long, up to one TTL.
     pub(super) fn note_answer(
         &self,
         item: &Item,
@@ -141,7 +141,7 @@ impl EtcdLock {
         }
     }
 
-    /// Returns whether it does, so that the lock is worth taking.
+    /// Waits until the store answers, if it was silent. Returns whether to take the lock: `false` once the sale ends.
     async fn until_the_store_answers(&self, item: &Item) -> bool {
         let trouble = self.troubles.lock().get(item).cloned();
         let Some(Trouble { error: Some(error), mut pause }) = trouble else { return true };
@@ -171,9 +171,9 @@ impl EtcdLock {
         true
     }
 
-    /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The tokens of these
-    /// claims are larger than those of earlier batches, so the store refuses such batches from then on. Returns the answer, and
-    /// the tokens under which the call was sent: nobody else knows them, so what was written under one of them is this call's.
+    /// Sends a call that sells nothing, under claims of its own, until its effect is known or its time is over. The tokens of
+    /// these claims are larger than those of earlier batches, so the store refuses such batches from then on. Returns the answer
+    /// and the tokens of the claims: no other call has these tokens, so this call made a record under one of them.
     async fn under_own_claims<T, F>(
         &self,
         item: &Item,
@@ -196,7 +196,7 @@ impl EtcdLock {
                 Err(error) => return Err(unanswered.map_or(error, failed)),
             };
             tokens.push(guard.token());
-            // as with a batch: a store that does not answer this instance may answer that one
+            // as with a batch: a store that is silent to this instance may answer the other one
             let gives_way = || guard.is_contended() && GIVE_WAY.is_on();
             let may_repeat = |error: &Arc<InventoryError>| {
                 !guard.is_lost()
@@ -207,7 +207,7 @@ impl EtcdLock {
             };
             let (answer, sent) = until_known(|| call(guard.token()), may_repeat).await;
             unanswered = unanswered.or(sent);
-            // the units are not those that were seen last
+            // the call may have changed how many units are left
             stock_reads.forget(item);
             self.note_answer(item, answer.as_ref().err(), guard.is_contended());
             match answer {
@@ -223,7 +223,6 @@ impl EtcdLock {
         }
     }
 
-    /// Why a lock of `item` was not granted in time.
     pub(super) fn not_granted(&self, item: &Item) -> SaleError {
         let trouble = self.troubles.lock().get(item).and_then(|trouble| trouble.error.clone());
         if let Some(error) = trouble {
@@ -236,13 +235,13 @@ impl EtcdLock {
         }
     }
 
-    /// The error of a lock service that did not answer for so long.
+    /// The error of a lock service that did not answer for this time.
     fn unanswered(&self, waited: Duration) -> SaleError {
         let late = || LockError::Timeout { what: "answer of the lock service".into(), waited };
         unavailable(self.sessions.latest_error().unwrap_or_else(late))
     }
 
-    /// The answer to a question, or why there is none.
+    /// The answer to a question, or an error after [`QUESTION_TIMEOUT`].
     async fn in_time<T>(
         &self,
         answer: impl Future<Output = Result<T, SaleError>>,
@@ -251,7 +250,7 @@ impl EtcdLock {
         answered.unwrap_or_else(|_| Err(self.unanswered(QUESTION_TIMEOUT)))
     }
 
-    /// The mutex of an item, for a question; it waits for a session.
+    /// The mutex of an item, for a question. It waits for a session.
     fn mutex(&self, item: &Item) -> Result<Mutex, SaleError> {
         self.sessions.mutex(&self.name_of(item)).map_err(unavailable)
     }
@@ -263,7 +262,7 @@ impl SaleGuard for EtcdLock {
         GuardStatus { name: "etcd", description: "the lock", ..GuardStatus::default() }
     }
 
-    /// Reads the stock before it takes units, unless the last read had enough of them.
+    /// Reads the stock first, unless the last read showed enough units.
     async fn reduce(&self, order: Order) -> Result<Outcome, SaleError> {
         let context = &self.context;
         if order.action == Action::Reserve
@@ -281,9 +280,9 @@ impl SaleGuard for EtcdLock {
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
         let inventory = &self.context.inventory;
-        // under a later token it would delete the orders of a sale that was started meanwhile
+        // a second attempt, under a later token, could delete the orders of a sale that was started meanwhile
         let is_sent_once = !sale.is_named && sale.replaces == Replaces::Unconditionally;
-        // a sale that runs is not started again
+        // the script does not start a running sale again
         let start = |token| inventory.start(item, Some(token), sale.clone());
         let sent = self
             .under_own_claims(item, is_sent_once, start, |error| SaleError::of_start(error, item));

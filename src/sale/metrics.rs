@@ -1,4 +1,4 @@
-//! The metrics of a sale. A batch costs a few additions in memory, and so does an order.
+//! The metrics of a sale. A batch or an order costs a few additions in memory.
 //!
 //! A new metric is a field of [`Metrics`], a line in `http/metrics.rs`, and a row in docs/operations.md.
 
@@ -27,7 +27,7 @@ impl Counter {
     }
 }
 
-/// What became of orders at another instance, or of those of others here: how many are final, not done and unknown.
+/// How many orders that were sent to another instance, or that others sent here, became final, not done and unknown.
 #[derive(Debug, Default)]
 pub struct Fates([Counter; 3]);
 
@@ -42,7 +42,7 @@ impl Fates {
     }
 }
 
-/// What is known of an order that went to another instance.
+/// The fate of an order that went to another instance.
 #[derive(Clone, Copy)]
 pub(super) enum Known {
     Final,
@@ -50,7 +50,7 @@ pub(super) enum Known {
     Unknown,
 }
 
-/// Batches on their way, each by its beginning.
+/// The batches on their way, by the times at which they began.
 #[derive(Debug, Default)]
 pub struct OnTheirWay(Mutex<Vec<Instant>>);
 
@@ -60,12 +60,12 @@ impl OnTheirWay {
         self.0.lock().len()
     }
 
-    /// For how long the oldest one has been on its way; zero without one.
+    /// How long the oldest batch has been on its way; zero without one.
     pub fn oldest(&self) -> Duration {
         self.0.lock().iter().min().map(Instant::elapsed).unwrap_or_default()
     }
 
-    /// One is on its way until the returned value is dropped.
+    /// One more batch is on its way until the returned value is dropped.
     pub(super) fn begins(&self) -> OnItsWay<'_> {
         let began_at = Instant::now();
         self.0.lock().push(began_at);
@@ -73,7 +73,6 @@ impl OnTheirWay {
     }
 }
 
-/// A batch on its way.
 pub(super) struct OnItsWay<'a>(&'a OnTheirWay, Instant);
 
 impl Drop for OnItsWay<'_> {
@@ -85,16 +84,16 @@ impl Drop for OnItsWay<'_> {
     }
 }
 
-/// Durations, by buckets.
+/// Counts durations in buckets.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// The count of each bucket of [`BOUNDS`](Self::BOUNDS); the last one has no bound.
+    /// The count of each bucket of [`BOUNDS`](Self::BOUNDS); the last bucket has no bound.
     buckets: [Counter; Self::BOUNDS.len() + 1],
     sum_us: Counter,
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets in seconds: from a free lock to one whose holder died.
+    /// The upper bounds of the buckets, in seconds: the smallest suit a free lock, the largest a lock whose holder died.
     pub const BOUNDS: [f64; 14] =
         [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
@@ -104,7 +103,7 @@ impl Histogram {
         self.sum_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// For each of [`BOUNDS`](Self::BOUNDS), how many took at most that long; last, how many there were.
+    /// For each of [`BOUNDS`](Self::BOUNDS), how many durations were at most that long; last, the count of all.
     pub fn cumulative(&self) -> [u64; Self::BOUNDS.len() + 1] {
         let mut total = 0;
         self.buckets.each_ref().map(|bucket| {
@@ -167,11 +166,11 @@ pub struct Metrics {
     orders: [Histogram; OUTCOMES.len()],
     /// Batches that the store executed.
     pub batches: Counter,
-    /// The orders in them.
+    /// The orders in these batches.
     pub batch_orders: Counter,
     /// Batches that the fence refused.
     pub stale_batches: Counter,
-    /// Batches that failed otherwise, each attempt.
+    /// Attempts at batches that failed in another way.
     pub store_errors: Counter,
     /// Tenures that ended because the lock was lost.
     pub lost_tenures: Counter,
@@ -204,12 +203,11 @@ impl Metrics {
         self.order_times().map(|(outcome, times)| (outcome, times.count()))
     }
 
-    /// An order has come.
     pub(super) fn order(&self) -> OrderCount<'_> {
         OrderCount { metrics: self, outcome: ABANDONED, began_at: Instant::now() }
     }
 
-    /// A batch of so many orders has ended.
+    /// A batch of this many orders has ended.
     pub(super) fn batch<T>(
         &self,
         orders: usize,
@@ -227,7 +225,7 @@ impl Metrics {
         }
     }
 
-    /// The lock, requested at `asked_at`, was granted under this token. The drop of the returned value ends the tenure.
+    /// The lock, requested at `asked_at`, was granted under this token. Dropping the returned value ends the tenure.
     pub(super) fn granted(&self, asked_at: Instant, token: i64) -> TenureCount<'_> {
         let granted_at = Instant::now();
         self.lock_wait.note(granted_at - asked_at);
@@ -235,7 +233,7 @@ impl Metrics {
     }
 }
 
-/// An order that has come. Its drop counts it, as abandoned unless it has [ended](Self::end).
+/// An order that has come. Dropping it counts the order, as abandoned unless it has [ended](Self::end).
 pub(super) struct OrderCount<'a> {
     metrics: &'a Metrics,
     outcome: &'static str,
@@ -269,18 +267,17 @@ impl OrderCount<'_> {
 
 impl Drop for OrderCount<'_> {
     fn drop(&mut self) {
-        // `reserved` and `sold-out` come first, so the search is short where it matters
+        // `reserved` and `sold-out` are the most frequent, and come first
         if let Some(index) = OUTCOMES.iter().position(|outcome| *outcome == self.outcome) {
             self.metrics.orders[index].note(self.began_at.elapsed());
         }
     }
 }
 
-/// A tenure that has begun. Its drop counts it.
+/// A tenure that has begun. Dropping it notes its duration.
 pub(super) struct TenureCount<'a> {
     metrics: &'a Metrics,
     granted_at: Instant,
-    /// Its batches are in this span.
     pub(super) span: Span,
 }
 

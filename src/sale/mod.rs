@@ -1,10 +1,9 @@
-//! Where lock meets stock.
+//! The sale at one instance.
 //!
-//! The waiting orders of an item at one instance share a tenure of the item's lock: one holder, a `combiner`, takes it for
-//! all of them, and runs them in batches under the token of the grant. A `batch` has the fate of its orders, and
-//! `inventory/script.lua` checks the token and writes.
+//! The waiting orders of an item at one instance share a tenure of the item's lock. A `combiner` takes the lock for all
+//! of them and runs them in batches under the token of the grant. `inventory/script.lua` checks the token and writes.
 //!
-//! `sold out` needs no lock: a plain read that shows too little stock is already the truth at that moment.
+//! An answer that an item is sold out needs no lock: a plain read that shows too little stock is true at that moment.
 
 mod batch;
 mod combiner;
@@ -45,10 +44,10 @@ use crate::process::{random_byte, spawn};
 /// How often an instance looks for holds that are due.
 const HOLDS_EVERY: Duration = Duration::from_secs(1);
 
-/// The most items whose holds an instance ends at a time.
+/// The most items whose due holds an instance ends at the same time.
 const MAX_ENDING: usize = 16;
 
-/// How many batches end the holds of one item in a row.
+/// The most batches in a row that end the holds of one item.
 const MAX_EXPIRING: u32 = 100;
 
 /// The sale of all items at one instance. Clones share everything.
@@ -61,9 +60,9 @@ pub struct Sale {
 /// The state of the lock service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHealth {
-    /// It answers.
+    /// The service answers.
     Answers,
-    /// It did not answer the latest request.
+    /// The service did not answer the latest request.
     Silent,
     /// No session is open: the last one was lost, or the first one is being opened.
     NoSession,
@@ -77,7 +76,7 @@ impl Sale {
         Self::new(context, Arc::new(lock))
     }
 
-    /// A sale guarded in another way. The guard shares `context`.
+    /// A sale that another guard protects. The guard shares `context`.
     pub fn new(context: Arc<SaleContext>, guard: Arc<dyn SaleGuard>) -> Self {
         let weak = (Arc::downgrade(&context), Arc::downgrade(&guard));
         let sale = move || Some(Self { context: weak.0.upgrade()?, guard: weak.1.upgrade()? });
@@ -88,8 +87,8 @@ impl Sale {
     /// Takes the order's units if that many are left, or confirms or cancels it.
     ///
     /// # Cancel safety
-    /// A future that is dropped before its order is in a batch takes nothing. After that the order is carried
-    /// out, and the same id gets its answer.
+    /// A future that is dropped before its order is in a batch takes nothing. After that the order is carried out, and
+    /// a further call with the same id gets its answer.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -144,7 +143,7 @@ impl Sale {
         forgotten.map_err(|error| SaleError::of_start(error, item))
     }
 
-    /// The sale of `item` that runs, and those that were replaced.
+    /// The running sale of `item`, and the sales that were replaced and are kept.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -153,7 +152,7 @@ impl Sale {
         self.context.reads.sales(item).await
     }
 
-    /// The state of `item`, read at one moment after the call. Calls at the same time share a read.
+    /// The state of `item`, read at one moment after the call. Concurrent calls share a read.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -162,7 +161,7 @@ impl Sale {
         self.context.reads.stock(item).await
     }
 
-    /// Whether `item` has a sale, in any state. The default one needs none.
+    /// Fails if `item` has no sale, in any state. The default item needs none.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -170,12 +169,12 @@ impl Sale {
         self.context.reads.check(item).await
     }
 
-    /// The stock, for an [extension](crate::http::Extension).
+    /// The inventory, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
         &self.context.inventory
     }
 
-    /// A page of up to `limit` entries of the ledger. Pages are read one by one.
+    /// A page of up to `limit` entries of the ledger. An instance reads one page at a time.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -189,7 +188,7 @@ impl Sale {
         self.context.reads.page(item, from, limit).await
     }
 
-    /// The accepted order of this id and user, if there is one, with what became of it, and the id of the sale.
+    /// The id of the sale, and the accepted order with this id and user, if there is one.
     ///
     /// # Errors
     /// See [`SaleError`].
@@ -211,8 +210,9 @@ impl Sale {
         self.guard.queue(item).await
     }
 
-    /// The same without a request; `None` if the queue is not watched yet, or the lock service does not answer. The queue of
-    /// an item that this instance knows is watched for a while from now on.
+    /// The claims on the lock of `item`, as this instance watches them, without a request. `None` if the instance does not watch
+    /// the queue yet, or the lock service does not answer. This call has the instance watch the queue of a known item for a
+    /// while.
     pub fn watched_queue(&self, item: &Item) -> Option<Vec<QueueEntry>> {
         let is_known = self.context.reads.is_known(item);
         let watched = is_known.then(|| self.queue_snapshot(item)).flatten()?;
@@ -230,15 +230,15 @@ impl Sale {
         Some(watched.queue.into_iter().map(entry).collect())
     }
 
-    /// Whether this instance could take an order of some known item, or else of the default one: it is not
-    /// stopping, the store would carry out a batch, and the lock can be had. An item that is sold out
-    /// or has no sale is no obstacle. Writes nothing.
+    /// Whether this instance could take an order of some known item, or of the default item if it knows none: the
+    /// instance does not stop, the store would carry out a batch, and the lock can be had. An item that is sold out or
+    /// has no sale is no obstacle. Writes nothing.
     ///
     /// # Errors
     /// The first obstacle.
     pub async fn ready(&self) -> Result<(), SaleError> {
         self.check_open()?;
-        // no fence is larger: only a fence of another cluster refuses this token
+        // no fence exceeds this token: the store refuses it only if the fence is of another cluster
         let token = self.session().map(|session| Token::new(session.lease().cluster, i64::MAX));
         let token = token.filter(|_| self.guard.status().is_fenced());
         let check = self.context.inventory.check(token).await;
@@ -261,8 +261,8 @@ impl Sale {
         &self.context.options.instance
     }
 
-    /// Carries out what waits, but asks a store that does not answer no more: other instances may reach it. Before
-    /// [`close`](Self::close), so that orders in flight do not hold up a stop.
+    /// Carries out the waiting orders, but sends nothing again to a silent store: other instances may reach it. Call
+    /// this before [`close`](Self::close), so that orders in flight do not delay a stop.
     pub fn finish(&self) {
         self.context.finishing.cancel();
     }
@@ -277,25 +277,25 @@ impl Sale {
         self.guard.close().await;
     }
 
-    /// Where the batches of peers come in, if this instance has any.
+    /// The entrance for batches of peers, if this instance has peers.
     pub fn door(&self) -> Option<Door> {
         let peers = Arc::clone(self.context.options.peers.as_ref()?);
         Some(Door { peers, receiver: self.guard.receiver()? })
     }
 
-    /// What guards the orders.
+    /// The guard of this sale.
     pub fn guard(&self) -> &dyn SaleGuard {
         &*self.guard
     }
 
-    /// The queue for the lock of `item` as this instance sees it, without a request; `None` without a lock of etcd's or
+    /// The queue for the lock of `item` as this instance sees it, without a request. `None` without an etcd lock or
     /// without a session.
     pub fn queue_snapshot(&self, item: &Item) -> Option<QueueSnapshot> {
         let (name, _) = self.guard.lock_name(item).zip(self.session())?;
         Some(self.context.options.etcd.as_ref()?.queue_snapshot(&name))
     }
 
-    /// The state of the lock service; `None` without a distributed lock.
+    /// The state of the lock service. `None` without a distributed lock.
     pub fn lock_health(&self) -> Option<LockHealth> {
         let sessions = self.guard.sessions()?;
         Some(match sessions.current() {
@@ -321,8 +321,8 @@ impl Sale {
     }
 }
 
-/// Ends the holds that are due of items that nobody asks for, until the sale stops or is dropped. The items do not wait for
-/// each other: the lock of one may be out of reach.
+/// Ends due holds, also of items that nobody asks for, until the sale stops or is dropped. Each item has a future of
+/// its own: the lock of one item may be out of reach.
 async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>) {
     let (mut ending, mut items) = (FuturesUnordered::new(), HashSet::new());
     let mut next_at = Instant::now() + HOLDS_EVERY;
@@ -336,10 +336,10 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
             () = sleep_until(next_at) => {
                 let Some(Sale { context, guard }) = sale() else { return };
                 let random = random_byte();
-                // not all instances at once: the first one leaves nothing to do
+                // a random part, since the first instance that does this leaves nothing to the others
                 next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * u32::from(random) / 1024;
                 let mut with_holds = context.inventory.items_with_holds();
-                // where many are out of reach, the others get their turn as well
+                // if the locks of more than `MAX_ENDING` items are out of reach, the other items still get their turn
                 let first = usize::from(random) % with_holds.len().max(1);
                 with_holds.rotate_left(first);
                 for item in with_holds {
@@ -362,7 +362,7 @@ async fn end_holds_of(item: &Item, inventory: &Inventory, guard: &dyn SaleGuard)
         if !found.is_ok_and(|found| found.available.is_due) {
             return;
         }
-        // a failure is that of every other batch, and is logged there
+        // another batch would fail in the same way; the batch logs its error
         if guard.reduce(Order::expiring(item.clone())).await.is_err() {
             return;
         }

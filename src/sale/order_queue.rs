@@ -1,4 +1,4 @@
-//! Orders that wait for the lock.
+//! The orders of an item that wait for the lock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -19,48 +19,46 @@ use crate::peers::wire::{Forwarded, Frame, NotDone, Tenure};
 use crate::process::random_id;
 use crate::safeguard::{IN_FLIGHT, PEER_IN_ORDER, PEER_TENURE, PUT_BACK_IN_ORDER};
 
-/// How often the orders of disconnected buyers are removed: they take places in the queue, and a claim without orders
+/// How often the orders of disconnected buyers are removed. They take places in the queue, and a claim without orders
 /// delays other instances.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// One part in so many of the queue, and of what is taken, is kept for confirmations and cancellations, and one for other orders:
-/// neither kind can shut the other one out.
+/// A fifth of the queue, and of the orders that are taken, is kept for confirmations and cancellations, and a fifth for
+/// other orders: neither kind shuts the other out.
 const SHARE: usize = 5;
 
-/// The orders.
 struct Lines {
-    /// In the order in which they are taken: those that were sent and put back; confirmations and cancellations; and others,
-    /// one line for this instance and one for each peer, with the confirmations and cancellations that wait behind one for the
-    /// same order. Each line is in the order of arrival.
+    /// The line `PUT_BACK`: orders that were sent and put back. `FIRST`: confirmations and cancellations. From `OTHERS`
+    /// on: other orders, one line for this instance and one for each peer. A confirmation or cancellation waits in one
+    /// of these if it follows a waiting call for the same order. Each line is in the order of arrival.
     deques: Vec<VecDeque<WaitingOrder>>,
     tally: Tally,
-    /// How many were taken from the line `FIRST` since one was taken from another one.
+    /// How many orders in a row were taken from the line `FIRST`.
     taken_first: usize,
-    /// From which line behind `OTHERS` the next order is taken.
+    /// The source of the next order: its line, counted from `OTHERS`.
     next_source: usize,
     /// The [keys](Order::key) of the orders in batches.
     in_flight: HashSet<String>,
-    /// The number of the next request. Requests at other instances have others: it begins at random.
+    /// The number of the next request. It begins at random, so that instances use different numbers.
     next_request: u32,
-    /// The tenure in which orders of peers are taken, if any is.
+    /// The tenure for which peers may send orders, if there is one.
     serving: Option<Serving>,
-    /// Whether nobody will take what is put back.
+    /// Whether the queue has ended: orders that are put back fail.
     is_closed: bool,
 }
 
 /// A tenure of this process, and the peers that have sent orders for it.
 struct Serving {
     tenure: Arc<Tenure>,
-    /// By their processes.
+    /// By the ids of their processes.
     sources: HashMap<Box<str>, Source>,
     /// When the store answered last, or the tenure began.
     store_answered_at: Instant,
 }
 
-/// A peer.
 struct Source {
     line: usize,
-    /// One for each batch that may be under way. Its orders share it.
+    /// One permit for each batch that may be under way. The orders of a batch share it.
     places: Arc<Semaphore>,
 }
 
@@ -69,20 +67,19 @@ impl Source {
         Self { line, places: Arc::new(Semaphore::new(BATCHES_IN_FLIGHT)) }
     }
 
-    /// Whether no order of it is here.
     fn is_idle(&self) -> bool {
         self.places.available_permits() == BATCHES_IN_FLIGHT
     }
 }
 
-/// What the lines hold, so that no order has to look through them.
+/// Counts of the orders in the lines, so that nothing has to search the lines.
 #[derive(Default)]
 struct Tally {
-    /// How many orders of each [key](Order::key) are in a line from `OTHERS` on, and in which one.
+    /// For each [key](Order::key), how many of its orders are in the lines from `OTHERS` on, and in which line.
     others: HashMap<String, (usize, usize)>,
-    /// How many confirmations and cancellations of this instance are in all lines.
+    /// The confirmations and cancellations of this instance in all lines.
     follow_ups: usize,
-    /// How many orders of peers are.
+    /// The orders of peers in all lines.
     bound: usize,
 }
 
@@ -131,8 +128,8 @@ impl Lines {
         self.deques.iter().map(VecDeque::len).sum()
     }
 
-    /// Puts an order into its line: that of its source, or the one in which an earlier call for the same order waits, from
-    /// whatever source; else a confirmation or cancellation goes first.
+    /// Puts an order into a line: the one in which an earlier call for the same order waits, from any source; else
+    /// `FIRST` for a confirmation or cancellation; else the line of its source.
     fn add(&mut self, of_source: usize, waiting: WaitingOrder) {
         let line = match self.tally.others.get(&waiting.order.key()) {
             Some((_, line)) if PEER_IN_ORDER.is_on() => *line,
@@ -158,8 +155,8 @@ impl Lines {
         })
     }
 
-    /// Takes up to `most` of those that were put back. Returns the keys of the others: later calls for the same orders wait as
-    /// well.
+    /// Moves up to `most` orders that were put back into the batch. Returns the keys of the others: later calls for the
+    /// same orders must wait, too.
     fn take_put_back(
         &mut self,
         most: usize,
@@ -188,7 +185,7 @@ impl Lines {
         held_back
     }
 
-    /// Puts an order back that was in a line of arrival before.
+    /// Inserts an order that was taken before by its time of arrival.
     fn put_back(&mut self, line: usize, waiting: WaitingOrder) {
         let arrival = |order: &WaitingOrder| (order.deadline, order.request);
         let deque = &mut self.deques[line];
@@ -214,13 +211,14 @@ const PUT_BACK: usize = 0;
 const FIRST: usize = 1;
 const OTHERS: usize = 2;
 
-/// Whether it is about an order that was accepted before. Buyers who have paid, or give units back, go first.
+/// Whether it is about an order that was accepted before. Buyers who have paid, or who give units back, go first.
 fn is_follow_up(order: &Order) -> bool {
     matches!(order.action, Action::Confirm | Action::Cancel)
 }
 
-/// The waiting orders of one item at this instance: up to four confirmations and cancellations before each other order, and else
-/// first in, first out. Bounded. All have the same time limit, so the first order of a line has its earliest deadline.
+/// The waiting orders of one item at this instance. Up to four confirmations and cancellations go before each other
+/// order; apart from that, first in, first out. All orders have the same time limit, so the first order of a line has
+/// the earliest deadline of that line.
 pub(super) struct OrderQueue {
     pub(super) item: Item,
     limit: usize,
@@ -238,8 +236,8 @@ impl OrderQueue {
         Self { item, limit, wait_timeout, lines, arrived: Notify::new() }
     }
 
-    /// Puts the order at the end of its line. Confirmations and cancellations may take four fifths of the queue, and so may other
-    /// orders.
+    /// Puts the order at the end of its line. Confirmations and cancellations may fill four fifths of the queue, and so
+    /// may other orders.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
@@ -274,14 +272,14 @@ impl OrderQueue {
         (WaitingOrder { order, request, reply, deadline, span, sent, bound }, answer)
     }
 
-    /// From now on, until [`end`](Self::end), peers may send orders for this tenure.
+    /// From now until [`end`](Self::end), peers may send orders for this tenure.
     pub(super) fn begin(&self, tenure: &Arc<Tenure>) {
         let (tenure, sources) = (Arc::clone(tenure), HashMap::new());
         let serving = Serving { tenure, sources, store_answered_at: Instant::now() };
         self.lines.lock().serving = Some(serving);
     }
 
-    /// Ends the tenure: what waits of peers is not done.
+    /// Ends the tenure: the waiting orders of peers are not done.
     pub(super) fn end(&self) {
         let mut guard = self.lines.lock();
         let lines = &mut *guard;
@@ -297,7 +295,7 @@ impl OrderQueue {
                 lines.tally.removed(number, &waiting);
                 match waiting.bound {
                     Some(_) => waiting.fail(|_| SaleError::tenure_over()),
-                    // behind one of a peer for the same order
+                    // an own order can wait in a peer's line behind a call for the same order
                     None => own.push((number.min(OTHERS), waiting)),
                 }
             }
@@ -308,17 +306,15 @@ impl OrderQueue {
         }
     }
 
-    /// Whether orders of peers are taken for this tenure, and only for it.
+    /// Whether peers may send orders for this tenure.
     pub(super) fn serves(&self, tenure: &Tenure) -> bool {
         self.lines.lock().serving.as_ref().is_some_and(|serving| *serving.tenure == *tenure)
     }
 
-    /// Whether peers have sent orders in this tenure.
     pub(super) fn has_peers(&self) -> bool {
         self.lines.lock().serving.as_ref().is_some_and(|serving| !serving.sources.is_empty())
     }
 
-    /// Notes that the store has answered this instance.
     pub(super) fn store_answered(&self) {
         if let Some(serving) = &mut self.lines.lock().serving {
             serving.store_answered_at = Instant::now();
@@ -330,11 +326,11 @@ impl OrderQueue {
         Some(self.lines.lock().serving.as_ref()?.store_answered_at)
     }
 
-    /// Takes the orders of a peer's frame for its tenure. They are [answered](WaitingOrder::answer) as others are, and never put
-    /// back for another tenure.
+    /// Queues the orders of a peer's frame for its tenure. They are [answered](WaitingOrder::answer) as others are, and
+    /// never put back for another tenure.
     ///
     /// # Errors
-    /// Why none is carried out.
+    /// The reason for which nothing is done for any of them.
     pub(super) fn receive(
         &self,
         frame: &Frame,
@@ -375,10 +371,10 @@ impl OrderQueue {
         Ok(answers)
     }
 
-    /// Takes a batch of up to `most` orders from the front, to send it under the token of this tenure; without those of
-    /// disconnected buyers. The same order as one in another batch, by its [key](Order::key), waits for its answer, and so do
-    /// the orders behind it in its line. Those that were put back come before all others. An order of a peer goes in the tenure
-    /// that it was sent for, or is not done: this is the place that decides it.
+    /// Takes a batch of up to `most` orders, to send it under the token of this tenure, and drops the orders of
+    /// disconnected buyers. Orders that were put back come first. If the same order, by its [key](Order::key), is in
+    /// another batch, the order waits for the end of that batch, and so does its line. An order of a peer is taken in
+    /// the tenure that it was sent for, or not done: this method decides that.
     pub(super) fn take(&self, most: usize, under: &Tenure) -> Vec<WaitingOrder> {
         let lines = &mut *self.lines.lock();
         let in_flight = std::mem::take(&mut lines.in_flight);
@@ -412,9 +408,8 @@ impl OrderQueue {
         batch
     }
 
-    /// Ends a batch: returns the answers, and puts the other orders back to the front, in the order of arrival, behind those of
-    /// a batch of earlier orders. An order whose time is over [fails](WaitingOrder::fail) instead. An order of a peer is put back only
-    /// for the same tenure.
+    /// Ends a batch. Returns the answers, and puts the other orders back, in the order of arrival. An order whose time
+    /// is over [fails](WaitingOrder::fail). An order of a peer is put back only for the same tenure.
     pub(super) fn settle(
         &self,
         batch: Vec<(WaitingOrder, Fate)>,
@@ -452,13 +447,13 @@ impl OrderQueue {
         self.lines.lock().len()
     }
 
-    /// Whether no order waits, and none is in a batch.
+    /// Whether no order waits or is in a batch.
     pub(super) fn is_unused(&self) -> bool {
         let lines = self.lines.lock();
         lines.len() == 0 && lines.in_flight.is_empty()
     }
 
-    /// Fails all waiting orders, and what is put back from now on.
+    /// Fails all waiting orders, and from now on every order that is put back.
     pub(super) fn close(&self) {
         self.end();
         self.lines.lock().is_closed = true;
@@ -472,15 +467,14 @@ impl OrderQueue {
         left.map_or(Duration::ZERO, |left| self.wait_timeout.saturating_sub(left))
     }
 
-    /// Waits for an order whose buyer is still connected.
+    /// Waits for an order whose buyer is connected.
     pub(super) async fn arrival(&self) {
         while !self.has_orders() {
-            // an earlier notification is kept
+            // `notify_one` is kept if nobody waits for it yet
             self.arrived.notified().await;
         }
     }
 
-    /// [Fails](WaitingOrder::fail) all waiting orders.
     pub(super) fn fail_all(&self, error: impl Fn(&WaitingOrder) -> SaleError) {
         let Lines { deques, tally, .. } = &mut *self.lines.lock();
         *tally = Tally::default();
@@ -489,7 +483,7 @@ impl OrderQueue {
         }
     }
 
-    /// Waits for `future`, and meanwhile [fails](WaitingOrder::fail) the orders whose time is over, and drops those of
+    /// Waits for `future`. Meanwhile [fails](WaitingOrder::fail) orders whose time is over, and drops those of
     /// disconnected buyers.
     pub(super) async fn while_expiring<F: Future>(
         &self,
@@ -535,7 +529,7 @@ impl OrderQueue {
         }
     }
 
-    /// Waits until no order has waited or been in a batch for so long.
+    /// Waits until the queue has been [unused](Self::is_unused) for this time.
     pub(super) async fn until_unused_for(&self, time: Duration) {
         let mut used_at = Instant::now();
         while used_at.elapsed() < time {
@@ -546,14 +540,14 @@ impl OrderQueue {
         }
     }
 
-    /// Waits until no order waits.
+    /// Waits until no connected buyer waits.
     pub(super) async fn until_empty(&self) {
         while self.has_orders() {
             sleep(SWEEP_EVERY).await;
         }
     }
 
-    /// Whether a connected buyer waits. Drops the orders of disconnected ones before that.
+    /// Whether a connected buyer waits. Drops orders of disconnected buyers on the way.
     fn has_orders(&self) -> bool {
         let lines = &mut *self.lines.lock();
         for line in 0..lines.deques.len() {
@@ -612,8 +606,8 @@ mod tests {
         drop(settle(queue, batch, || Fate::Failed(SaleError::Stopping)));
     }
 
-    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and one of a disconnected buyer into
-    /// none. Orders that were put back come before later ones, whichever batch failed first.
+    /// Goal: an order that is asked for again while it is in a batch goes into no other batch, and an order of a disconnected
+    /// buyer goes into none. Orders that were put back come before later ones, whichever batch failed first.
     #[tokio::test(start_paused = true)]
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
@@ -631,8 +625,8 @@ mod tests {
         assert_eq!(ids(&queue.take(9, &tenure(1))), ["a", "b", "c", "a", "d"]);
     }
 
-    /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an earlier
-    /// call for the same order, whether that waits or was put back.
+    /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an
+    /// earlier call for the same order, which may wait or have been put back.
     #[tokio::test]
     async fn who_has_paid_goes_first() {
         use Action::{Cancel, Confirm, Reserve};
@@ -655,7 +649,6 @@ mod tests {
         };
         let (first, batch) = taken(2);
         assert_eq!(first, named(&[("x", Confirm), ("a", Reserve)]));
-        // while its order is on its way
         answers.push(push(("a", Confirm)));
         put_back(&queue, batch);
         let (all, batch) = taken(9);
@@ -666,8 +659,8 @@ mod tests {
         assert_eq!(taken(9).0, named(&[("h", Reserve), ("b", Cancel)]));
     }
 
-    /// Goal: neither buyers who have paid nor others can shut the other ones out, however many they are: both can wait, and both
-    /// get ahead, also with batches of one order.
+    /// Goal: however many they are, buyers who have paid do not shut others out, nor the reverse: both kinds can wait,
+    /// and both are served, also with batches of one order.
     #[tokio::test]
     async fn neither_kind_shuts_the_other_out() {
         use Action::{Cancel, Reserve};
@@ -720,8 +713,8 @@ mod tests {
         }
     }
 
-    /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not sent gets the error.
-    /// An order whose time ended while its batch ran goes into no other batch, nor does one whose queue did.
+    /// Goal: an order that was sent and not answered stays unknown, whatever ends its wait; one that was not sent gets
+    /// the error. An order whose time or whose queue ended while its batch ran goes into no other batch.
     #[tokio::test(start_paused = true)]
     async fn unknown_outweighs_every_later_error() {
         let time = Duration::from_secs(1);
@@ -756,7 +749,6 @@ mod tests {
         batch.iter().map(|waiting| waiting.order.id.as_str()).collect()
     }
 
-    /// A frame of this sender for a tenure.
     fn frame(sender: &str, revision: i64, orders: &[Order]) -> Frame {
         let orders = orders.iter().map(|order| Forwarded::new(order, 7, None)).collect();
         let frame = Frame::new(&Item::DEFAULT, &tenure(revision), orders);
@@ -780,8 +772,8 @@ mod tests {
         queue
     }
 
-    /// Goal: an order of a peer is carried out in the tenure that it was sent for, or not at all: not in the holder's next one,
-    /// and never put back for it.
+    /// Goal: an order of a peer is carried out in the tenure that it was sent for, or not at all: it is neither taken
+    /// nor put back for the holder's next tenure.
     #[tokio::test]
     async fn an_order_of_a_peer_belongs_to_one_tenure() {
         let not_done = |answer: &mut oneshot::Receiver<Answer>| {
@@ -800,7 +792,7 @@ mod tests {
         let mut answers =
             receive(&queue, "a", 5, &["1", "2", "3", "4"].map(order)).expect("it holds");
         let own = queue.push(order("own")).expect("room");
-        // one place decides it, whatever the others let in
+        // `take` decides this, whatever other code let in
         let mut first = queue.take(1, &tenure(5));
         first.extend(queue.take(1, &tenure(5)));
         assert_eq!(ids(&first), ["own", "1"]);
@@ -819,7 +811,7 @@ mod tests {
         let two = queue.take(2, &tenure(5));
         assert_eq!(ids(&two), ["own", "2"]);
         let mut batch = two;
-        // its units may come back with the next batch of the same tenure
+        // as when holds are due: the order goes into the next batch of the same tenure
         let held = batch.remove(1);
         assert!(settle(&queue, vec![held], || Fate::Again).is_empty());
         let next = queue.take(1, &tenure(5));
@@ -839,7 +831,7 @@ mod tests {
         assert!(not_done(&mut answers[0]));
     }
 
-    /// Goal: a peer that gives up what it sent, and sends more, has no more than two batches here.
+    /// Goal: a peer that gives up its orders and sends more has at most two batches here.
     #[tokio::test(start_paused = true)]
     async fn a_batch_has_its_place_until_its_end() {
         let queue = began(1);
@@ -864,8 +856,8 @@ mod tests {
         assert!(take("one more").is_ok());
     }
 
-    /// Goal: each source gets its turn, whoever sends more, and an operation stays behind an earlier one for the same order,
-    /// from whatever source.
+    /// Goal: each source gets its turn, even if others send more, and an operation stays behind an earlier one for the
+    /// same order, from any source.
     #[tokio::test]
     async fn sources_take_turns() {
         let queue = began(1);

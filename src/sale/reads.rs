@@ -1,8 +1,8 @@
 //! Reads that must not delay orders: the state of an item, single orders, pages of the ledger, and whether an item exists.
 //!
-//! They have a connection of their own, and callers share reads of an item. Orders and questions about an item that this instance does not know come here
-//! first, since a client can make up any number of names. What was found to have no sale is remembered for a second, and
-//! what exists for the life of the process.
+//! These reads have a connection of their own, and callers share them. Each call about an item first checks here that
+//! the item exists, since clients can make up any number of names. An item without a sale is remembered for a second,
+//! an item with one for the life of the process.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,31 +20,29 @@ use crate::inventory::{
 };
 use crate::throttle::Pace;
 
-/// How long an item without a sale is remembered: so late, at most, a sale that starts at another instance is seen.
+/// How long an item without a sale is remembered. A sale that starts at another instance is seen after at most this time.
 const ABSENT_FOR: Duration = Duration::from_secs(1);
 
-/// The most items without a sale that are remembered.
 const MAX_ABSENT: usize = 4096;
 
-/// The most items that are read at once, and how long another one waits.
+/// How many items are read at once, and how long a further read waits for a place.
 const MAX_LOOKUPS: usize = 64;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// See the module.
 pub(super) struct Reads {
     inventory: Inventory,
     pages: Pace,
     places: Arc<Semaphore>,
     items: Mutex<Items>,
     stocks: Arc<SharedReads<(), Stock>>,
-    /// By key: the id of the sale, and the order, if it was accepted.
+    /// By the key of an order: the id of the sale, and the order, if it was accepted.
     orders: Arc<SharedReads<String, (String, Option<Accepted>)>>,
 }
 
 #[derive(Default)]
 struct Items {
     known: HashSet<Item>,
-    /// Items that had no sale at this time.
+    /// When each item without a sale was looked for.
     absent: HashMap<Item, Instant>,
 }
 
@@ -74,12 +72,10 @@ impl Reads {
         Self { inventory, pages: Pace::default(), places, items: Mutex::default(), stocks, orders }
     }
 
-    /// See [`Sale::stock`](super::Sale::stock).
     pub(super) async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
         self.stocks.read(item, ()).await
     }
 
-    /// See [`Sale::order`](super::Sale::order).
     pub(super) async fn order(
         &self,
         item: &Item,
@@ -89,7 +85,6 @@ impl Reads {
         self.orders.read(item, order_key(id, user)).await
     }
 
-    /// See [`Sale::sales`](super::Sale::sales).
     pub(super) async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
         self.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
     }
@@ -125,7 +120,7 @@ impl Reads {
         Err(failed(InventoryError::UnknownItem))
     }
 
-    /// Notes that a sale of `item` was started here, or that it may have been.
+    /// Notes that a sale of `item` was started here, or may have been (`is_known` is false).
     pub(super) fn started(&self, item: &Item, is_known: bool) {
         let mut items = self.items.lock();
         items.absent.remove(item);
@@ -134,7 +129,6 @@ impl Reads {
         }
     }
 
-    /// See [`Sale::ledger`](super::Sale::ledger).
     pub(super) async fn page(
         &self,
         item: &Item,
@@ -147,7 +141,7 @@ impl Reads {
     }
 }
 
-/// A place among the items that are read, soon or not at all.
+/// A place among the items that are read at once, or an error after [`LONGEST_WAIT`].
 async fn place(places: &Semaphore) -> Result<SemaphorePermit<'_>, InventoryError> {
     let place = timeout(LONGEST_WAIT, places.acquire()).await.ok();
     place.and_then(Result::ok).ok_or_else(InventoryError::too_late)

@@ -1,4 +1,4 @@
-//! Sending a write again until its outcome is known. An order whose outcome stays unknown is answered by
+//! Sends a write again until its outcome is known. If the outcome stays unknown, the order gets
 //! [`SaleError::OutcomeUnknown`](super::SaleError::OutcomeUnknown).
 
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use tokio::time::sleep;
 use crate::backoff::Backoff;
 use crate::inventory::InventoryError;
 
-/// Sends a write, and again after a failure for as long as it `may_repeat`. Repeating must change nothing: an order keeps
-/// its id, and a sale its own. Returns the latest answer, and the error of an attempt that was sent and not answered, if there was
-/// one. Of several, the latest one that [may still arrive](InventoryError::may_still_arrive) at the store counts.
+/// Sends a write, and again after a failure while it `may_repeat`. A repeated write must change nothing: an order keeps its id,
+/// and so does a sale. Returns the latest answer, and the error of an attempt that may have been carried out, if there was one:
+/// of several, the latest that [may still arrive](InventoryError::may_still_arrive) at the store, or else the latest.
 pub(super) async fn until_known<T, F>(
     send: impl Fn() -> F,
     may_repeat: impl Fn(&Arc<InventoryError>) -> bool,

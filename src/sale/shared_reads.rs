@@ -1,8 +1,8 @@
 //! Reads of an item that callers share.
 //!
-//! Calls that come while a read of their item is under way, or within a millisecond of its start, share the next one. Each
-//! call's read begins after the call came, so its answer is as true as that of a read of its own: a client reads what it
-//! wrote. A read that fails because the store is away answers all that wait.
+//! Calls share the next read of their item if they come while one is under way, or within a millisecond of its start.
+//! The read that answers a call begins after the call, so the answer is as true as a separate read's: a client
+//! reads what it wrote. If a read fails because the store is away, all waiting calls fail.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -19,13 +19,13 @@ use super::SaleError;
 use crate::inventory::{Inventory, InventoryError, Item};
 use crate::process::spawn;
 
-/// The least time from one read of an item to the next. One more call costs a read next to nothing, and another
-/// read costs Redis much: a crowd must not keep it busy with reads of a few calls each.
+/// The least time from one read of an item to the next. A further call adds next to nothing to the cost of a read, and
+/// a further read costs Redis much: a crowd must not keep Redis busy with reads for a few calls each.
 const PACE: Duration = Duration::from_millis(1);
 
 type Seen<A> = Result<A, Arc<InventoryError>>;
 
-/// The answers to these questions about an item, seen at one moment; or why there is none to any of them.
+/// The answers to these questions about an item, seen at one moment, or the reason for which there are none.
 pub(super) type Answers<A> = Result<Vec<Result<A, InventoryError>>, InventoryError>;
 
 type Read<Q, A> = dyn Fn(Item, Vec<Q>) -> BoxFuture<'static, Answers<A>> + Send + Sync;
@@ -35,7 +35,7 @@ type Waiting<Q, A> = Vec<(Q, oneshot::Sender<Seen<A>>)>;
 /// One kind of read, with questions `Q` and answers `A`.
 pub(super) struct SharedReads<Q, A> {
     read: Box<Read<Q, A>>,
-    /// The calls that wait for the next read of their item. An item is here while a task reads it.
+    /// The calls that wait for the next read of their item. While a task reads an item, the item is in this map.
     waiting: Mutex<HashMap<Item, Waiting<Q, A>>>,
 }
 
@@ -76,7 +76,7 @@ impl<Q: Send + 'static, A: Send + 'static> SharedReads<Q, A> {
             pace.tick().await;
             let Some(calls) = self.next(&item) else { return };
             let (questions, replies): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-            // after a panic, the next read goes on
+            // a panic does not end the later reads
             let read = AssertUnwindSafe((self.read)(item.clone(), questions)).catch_unwind().await;
             match read.unwrap_or_else(|_| Err(InventoryError::too_late())) {
                 Ok(answers) => {
@@ -86,7 +86,7 @@ impl<Q: Send + 'static, A: Send + 'static> SharedReads<Q, A> {
                     }
                 }
                 Err(error) => {
-                    // if the store is away, those behind would wait for as long again
+                    // a store that is away would let these calls wait as long again
                     let is_away = error.is_retryable();
                     let behind =
                         self.waiting.lock().get_mut(&item).filter(|_| is_away).map(std::mem::take);
@@ -100,7 +100,7 @@ impl<Q: Send + 'static, A: Send + 'static> SharedReads<Q, A> {
         }
     }
 
-    /// The calls of the next read, without those that are gone. `None` ends the reads.
+    /// The calls of the next read, without those whose callers are gone. `None` ends the task.
     fn next(&self, item: &Item) -> Option<Waiting<Q, A>> {
         let mut items = self.waiting.lock();
         let waiting = items.get_mut(item)?;

@@ -1,6 +1,6 @@
 //! Reads of the stock that orders share.
 //!
-//! Once an item is sold out, an order costs a [shared read](super::shared_reads) of the store and nothing else, so most
+//! Once an item is sold out, an order costs a part of a [shared read](super::shared_reads) and nothing else. Most
 //! buyers of a sale get their answer here.
 
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use super::shared_reads::SharedReads;
 use crate::inventory::{Accepted, Available, Inventory, InventoryError, Item, Lookup, Order};
 
 pub(super) struct StockReads {
-    /// What is left, and the order that was accepted under this key, if any.
+    /// By the key of an order: the units that are available, and the order, if it was accepted.
     orders: Arc<SharedReads<String, (Available, Option<Accepted>)>>,
-    /// The units left of each item when they were last seen, if an order could have some. A hint: it decides what is
-    /// tried first, never the answer. It ends with the queue that the order entered: without the lock service, a
-    /// sold-out item is answered only by a read.
+    /// The units left of each item at the latest read or batch, if any were left. This is a hint: it decides whether an order
+    /// reads the stock first, and never decides an answer. It is forgotten when the queue of the item ends: without the lock
+    /// service, only a read can say that an item is sold out.
     left: Mutex<HashMap<Item, i64>>,
 }
 
@@ -33,7 +33,7 @@ impl StockReads {
                 let found = timeout(within, inventory.look_up(&item, &keys)).await;
                 let Lookup { available, orders, .. } =
                     found.unwrap_or_else(|_| Err(InventoryError::too_late()))?;
-                // while it is not known what is held, an order of each read has a batch count it
+                // the number of held units is unknown: one order of each read goes into a batch, which counts them
                 let is_unknown = available.held.is_some_and(|held| held.units.is_none());
                 let seen = |(place, order): (usize, Result<_, _>)| {
                     let is_due = available.is_due || is_unknown && place == 0;
@@ -51,7 +51,6 @@ impl StockReads {
         left.is_some_and(|left| left >= i64::from(order.quantity.get()))
     }
 
-    /// Notes how many units are left.
     pub(super) fn note(&self, item: &Item, units: i64) {
         if units > 0 {
             self.left.lock().insert(item.clone(), units);
@@ -65,7 +64,7 @@ impl StockReads {
         self.left.lock().remove(item);
     }
 
-    /// What is left, and the order that was accepted under this id, if any.
+    /// The units that are available, and the order that was accepted under this id, if there is one.
     ///
     /// # Cancel safety
     /// A dropped call changes nothing for the others.

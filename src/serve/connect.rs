@@ -1,4 +1,4 @@
-//! From the configuration to a sale.
+//! Makes a sale from the configuration.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::error_chain::ErrorChain;
 use crate::inventory::Inventory;
 use crate::sale::{BoxError, Sale, SaleOptions};
 
-/// How long the start waits for the lock service, to report a permanent error at once.
+/// How long the start waits for the lock service, so that it can report a permanent error.
 const FIRST_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The sale of `config`, for an instance that listens on `port`. The instance is not ready while the store or the lock service
-/// does not answer.
+/// The sale of `config`, for an instance that listens on `port`. The instance is not ready while the store or the lock service is
+/// silent.
 ///
 /// # Errors
 /// A permanent error: an invalid address, a wrong password.
@@ -64,7 +64,7 @@ pub fn etcd(config: &Config) -> Result<Arc<EtcdBackend>, BoxError> {
     EtcdBackend::new(config.servers.etcd_options()?).map(Arc::new).map_err(refused)
 }
 
-/// The lock sessions of `config` on this lock service, for the instance of this name. `place` is the service, for messages.
+/// The lock sessions of `config` in this lock service, for the instance of this name. `place` names the service in messages.
 ///
 /// # Errors
 /// A permanent error.
@@ -93,7 +93,7 @@ pub async fn lock_sessions(
     Ok(sessions)
 }
 
-/// Checks the members of etcd once any of them answers.
+/// Checks the members of etcd once one of them answers.
 async fn warn_of_members(options: EtcdOptions) {
     loop {
         let asked =
@@ -123,7 +123,7 @@ async fn state_of(member: &str, options: &EtcdOptions) -> Result<StatusResponse,
 /// An etcd client for requests that the lock does not make.
 ///
 /// # Errors
-/// A permanent error; with a user also that no member answers.
+/// A permanent error; with a user, also if no member answers.
 pub async fn etcd_client(options: &EtcdOptions, members: &[String]) -> Result<Client, BoxError> {
     let connect = ConnectOptions::new().with_connect_timeout(options.request_timeout);
     let mut connect = connect.with_require_leader(true);
@@ -160,7 +160,7 @@ fn warn_of_member(member: &str, version: &str, alarms: &[String]) {
     }
 }
 
-/// Whether this version of etcd does not keep the lock's promises.
+/// Whether this version of etcd breaks promises of the lock.
 fn is_faulty(version: &str) -> bool {
     let numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
     let numbers: Vec<_> = numbers.collect();

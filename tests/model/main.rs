@@ -1,51 +1,50 @@
-//! A model of lock, fence, batch and retry, checked in every order in which things can happen.
+//! A model of lock, fence, batch and retry, checked in every order of events.
 //!
-//! Two instances sell a stock of two to the buyers of three orders. Each step is an action
-//! with the name of the code that takes it (in `state`); the checker tries every sequence of actions,
-//! and looks at the properties below in every state that it reaches: some 275,000 under three claims, 140,000 with two batches at
-//! a time, 400,000 with holds, and 34,000 in two steps. Under the fence of the store no lock is believed either: 500,000, and
-//! 55,000 in two steps.
+//! Two instances sell a stock of two to the buyers of three orders. Each step is an action with the name of the code that takes
+//! it (in `state`). The checker tries every sequence of actions, and checks the properties below in every state that it reaches:
+//! some 275,000 under three claims, 140,000 with two batches at a time, 400,000 with holds, and 34,000 in two steps. Under the
+//! fence of the store no lock is trusted: 500,000, and 55,000 in two steps.
 //!
 //! # What can go wrong in it
 //!
-//! - A **pause** is no action: an instance takes its next step whenever it likes, or never. No clock is
-//!   believed, so a holder that was overtaken goes on as if it held, and safety rests on the fence.
-//! - A lease **expires** at any moment; one that is renewed is one that has not expired yet. An
-//!   instance may take a lock for **lost** that it still has, or **crash**.
-//! - A batch that was sent may arrive **never, late or several times**, also when its sender has given
-//!   it up; its answer may be lost every time.
-//! - A buyer asks **again**, at either instance, whenever and as often as they like.
+//! - A **pause** is no action: an instance takes its next step at any time, or never. No clock is trusted, so a holder that was
+//!   overtaken goes on as if it held, and safety rests on the fence.
+//! - A lease **expires** at any moment. A renewed lease is one that has not expired yet. An instance may take a lock that it
+//!   still has for **lost**, or **crash**.
+//! - A batch that was sent may arrive **never, late or several times**, also when its sender has given it up. Its answer may be
+//!   lost every time.
+//! - A buyer asks **again**, at either instance, at any time and any number of times.
 //!
-//! # What it leaves out, and why that hides nothing
+//! # The parts that it leaves out, and why that hides nothing
 //!
-//! - What other actions amount to: a grant that is noticed late (grant, and a pause), an enqueue that
-//!   was not answered (enqueue, lost), a release that etcd sees late (lost, expire), all claims of
-//!   a lease at once (expire, expire), an instance that stops (release).
-//! - The orders that wait. An instance may run any batch at any time, which allows all that a queue
-//!   does. So nothing is kept of a batch that is put back, and a loss and a crash leave the same behind.
-//! - The way from an instance to a buyer. Who is not told asks again, and in here everybody may.
-//! - Copies of a batch that would change nothing in Redis: fence and ledger only grow and the stock
-//!   only falls, so they never will. With holds the stock rises, and only copies that are stale or whose orders are
-//!   decided are left out.
-//! - Names. Orders are numbered as they are first asked for, and of two instances without a claim A is
-//!   the one that enqueues.
+//! - Events that other actions stand for: a grant that is noticed late (grant, and a pause), an enqueue without an answer
+//!   (enqueue, lost), a release that etcd sees late (lost, expire), the end of a lease with several claims (expire, expire), an
+//!   instance that stops (release).
+//! - The waiting orders. An instance may run any batch at any time, which allows everything that a queue does. The model
+//!   therefore keeps nothing about a batch that is put back, and a loss and a crash leave the same state.
+//! - The way from an instance to a buyer. A buyer without an answer asks again, and in this model every buyer may.
+//! - Copies of a batch that would change nothing in Redis. Fence and ledger only grow and the stock only falls, so these copies
+//!   will never change anything. With holds the stock rises, and only copies that are stale, or whose orders are decided, are
+//!   left out.
+//! - Names. Orders have numbers in the order in which they are first asked for, and of two instances without a claim A is the one
+//!   that enqueues.
 //!
-//! It ends after three claims and has batches of one or two orders: enough for an instance to hold again
-//! while its own first batch is still under way. It ends after two claims where an instance has two batches on their way at a
-//! time, in any order, or where it works in two steps. The first token of an order that was sent before is left out: it
-//! matters only where one sale replaces another. Redis keeps what it has answered and etcd's revisions
-//! only grow in it; what happens otherwise is for other tests, as are re-entry and quantities.
+//! The model ends after three claims and has batches of one or two orders: enough for an instance to hold again while its own
+//! first batch is still under way. It ends after two claims if an instance has two batches on their way at a time, in any order,
+//! or works in two steps. The first token of an order that was sent before is left out, since it matters only when one sale
+//! replaces another. Redis keeps its answers, and etcd's revisions only grow; other tests cover the loss of either, re-entry and
+//! quantities.
 //!
 //! # Holds
 //!
-//! A second sale, of two claims and two batches of one on their way, has holds: a buyer asks for an order, to confirm it and to cancel it,
-//! also all at once and at both instances; another one never pays. A hold is **due** at any moment, which Redis' clock decides, and ends with the next batch.
-//! One unit for two buyers.
+//! A second sale, of one unit for two buyers, of two claims, and of two batches of one order on their way, has holds. A buyer
+//! asks for an order, to confirm it and to cancel it, also all at once and at both instances; another buyer never pays. A hold is
+//! **due** at any moment, as Redis' clock decides, and ends with the next batch.
 //!
 //! # How to read a counterexample
 //!
-//! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`.
-//! `Run(B, [0, 1])` is B sending the orders 0 and 1; 3 more confirms the order, 6 more cancels it. The number in `Expire(1)` is a token.
+//! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`. In `Run(B, [0, 1])`, B sends the
+//! orders 0 and 1; 3 more confirms an order, 6 more cancels it. The number in `Expire(1)` is a token.
 
 mod state;
 
@@ -56,15 +55,14 @@ use state::{Action, Answer, Ask, Claim, EXPIRED, Event, ORDERS, State, units_tak
 /// A sale and its safeguards.
 #[derive(Clone, Copy, Debug)]
 struct Sale {
-    /// What refuses the batch of a holder that was overtaken.
+    /// The fence that refuses the batch of a holder that was overtaken.
     fence: Fence,
-    /// The lock grants one claim after the other. Else it grants every claim at once, which allows all that
-    /// any other lock does.
+    /// The lock grants one claim after the other. Otherwise it grants every claim at once, which allows everything that any other
+    /// lock does.
     lock_excludes: bool,
     /// An order that is in the ledger gets its first answer again.
     order_ids: bool,
-    /// Redis reads and writes in one step. Else the holder reads (GET) and then writes (SET), and may
-    /// be paused in between.
+    /// Redis reads and writes in one step. Otherwise the holder reads (GET) and then writes (SET), and may be paused in between.
     script: bool,
     /// How many batches an instance has on their way at a time.
     in_flight: usize,
@@ -74,18 +72,18 @@ struct Sale {
 /// A sale with holds.
 #[derive(Clone, Copy, Debug)]
 struct Holds {
-    /// What ended a hold is recorded with the order, and done once.
+    /// The end of a hold is recorded with the order, and happens once.
     once: bool,
     /// An order is in one batch at a time.
     apart: bool,
-    /// Where nothing was done, and an earlier attempt under the same token was not answered, the order is not answered
-    /// but sent again under a larger token: units come back, and the attempt may find some.
+    /// If nothing was done for an order, and an earlier attempt under the same token got no answer, the order is not answered but
+    /// sent again under a larger token: units may come back, and the earlier attempt may take them.
     larger_token: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fence {
-    /// Nothing.
+    /// Nothing refuses.
     None,
     /// Redis refuses a token below the largest that it has seen.
     Lock,
@@ -102,7 +100,7 @@ const AS_BUILT: Sale = Sale {
     in_flight: 2,
     holds: None,
 };
-/// Guarded work of more than one step, which is what a lock is for.
+/// Guarded work of more than one step, for which a lock is needed.
 const IN_TWO_STEPS: Sale = Sale { script: false, in_flight: 1, ..AS_BUILT };
 /// A lock that excludes nobody, and the fence of the store.
 const ANY_LOCK: Sale = Sale { fence: Fence::Store, lock_excludes: false, ..IN_TWO_STEPS };
@@ -121,7 +119,7 @@ const ONE_END: &str = "what ended a hold is once in the ledger, behind its order
 const TOLD_IN_TIME: &str = "who is told that nothing was done gets nothing by that call later";
 const TOKENS_RISE: &str = "tokens in the ledger never go down";
 
-/// What holds in every state, and then what some states show: that the model gets as far as that.
+/// The properties of every state, then properties that some states show: they prove that the model gets that far.
 fn properties() -> Vec<Property<Sale>> {
     fn holders(state: &State, counts: fn(&Claim) -> bool) -> usize {
         state.claims.iter().flatten().filter(|claim| claim.is_granted && counts(claim)).count()
@@ -192,7 +190,7 @@ fn properties() -> Vec<Property<Sale>> {
     ]
 }
 
-/// Looks at every state there is, or until a property is broken.
+/// Visits every state, or stops at the first broken property.
 fn check(sale: Sale) {
     let until = HasDiscoveries::AnyFailures;
     let checker = sale.checker().finish_when(until).spawn_bfs().join();
@@ -208,7 +206,7 @@ fn check(sale: Sale) {
     checker.assert_properties();
 }
 
-/// Finds a short way to break the property, and prints it.
+/// Finds a short way to a state in which the property is broken, and prints it.
 fn assert_broken(sale: Sale, property: &'static str) {
     let until = HasDiscoveries::AnyOf([property].into());
     let checker = sale.checker().finish_when(until).spawn_bfs().join();
@@ -223,34 +221,33 @@ fn show(sale: Sale, property: &Property<Sale>, path: Path<State, Action>) {
     until_broken.filter_map(|(_, action)| action).for_each(|action| println!("  {action:?}"));
 }
 
-/// Goal: whatever happens, the service as it is built keeps its promises.
+/// Goal: in every order of events, the service as it is built keeps its promises.
 #[test]
 fn nothing_is_lost_and_nothing_is_sold_twice() {
     check(AS_BUILT);
     check(Sale { in_flight: 1, ..AS_BUILT });
 }
 
-/// Goal: the fence protects also what takes more than one step, since reading raises it, too.
+/// Goal: the fence also protects work of more than one step, since reading raises the fence, too.
 #[test]
 fn the_fence_protects_two_steps() {
     check(IN_TWO_STEPS);
 }
 
-/// Goal: it is the fence that does it. The same without it loses an update, and oversells.
+/// Goal: the fence makes the difference. The same sale without it loses an update, and oversells.
 #[test]
 fn without_the_fence_an_update_is_lost() {
     assert_broken(Sale { fence: Fence::None, ..IN_TWO_STEPS }, NO_LOST_UPDATE);
     assert_broken(Sale { fence: Fence::None, ..IN_TWO_STEPS }, NO_OVERSELL);
 }
 
-/// Goal: one atomic step sells no unit twice by itself, but without the fence holders that were
-/// overtaken sell on.
+/// Goal: one atomic step sells no unit twice by itself, but without the fence a holder that was overtaken sells on.
 #[test]
 fn without_the_fence_an_old_holder_sells_on() {
     assert_broken(Sale { fence: Fence::None, ..AS_BUILT }, TOKENS_RISE);
 }
 
-/// Goal: the fence of the store protects under any lock, also under one that excludes nobody.
+/// Goal: the fence of the store protects under any lock, even under one that excludes nobody.
 #[test]
 fn the_fence_of_the_store_needs_no_lock() {
     check(ANY_LOCK);
@@ -264,7 +261,7 @@ fn without_order_ids_an_order_is_taken_twice() {
     assert_broken(Sale { order_ids: false, ..AS_BUILT }, NO_ORDER_TWICE);
 }
 
-/// Goal: crossing, late and repeated confirmations, cancellations and ends of holds have one outcome, nobody is told
+/// Goal: however confirmations, cancellations and ends of holds cross, repeat or come late, they have one outcome, no buyer hears
 /// two, no unit is lost and none is sold twice.
 #[test]
 fn a_hold_ends_once() {
@@ -272,7 +269,7 @@ fn a_hold_ends_once() {
 }
 
 /// Goal: each of three rules is needed. Without a record of the end, a cancellation that arrives twice gives two units back.
-/// Without the others, a buyer is told that nothing was done, and an attempt that is late takes a unit that came back.
+/// Without either other rule, a buyer is told that nothing was done, and a late attempt takes a unit that came back.
 #[test]
 fn each_rule_of_holds_is_needed() {
     assert_broken(with(Holds { once: false, ..HOLDS }), ONE_END);

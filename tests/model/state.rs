@@ -11,8 +11,8 @@ use super::{Fence, Sale, properties};
 
 pub(crate) const ORDERS: usize = 3;
 pub(crate) const STOCK: usize = 2;
-/// What may be asked: an order, [`ORDERS`] more to confirm it, twice as many to cancel it. The ledger has the same
-/// numbers, and three times as many more for a hold that ended by itself.
+/// The number of an order asks for the order; [`ORDERS`] more asks to confirm it, twice as many more to cancel it. The ledger has
+/// the same numbers; three times as many more means that the hold expired.
 pub(crate) const ASKS: usize = 3 * ORDERS;
 pub(crate) const EXPIRED: usize = 3;
 pub(crate) const BATCHES: [Batch; 9] =
@@ -32,12 +32,12 @@ pub(crate) enum Instance {
     B,
 }
 
-/// One step of an instance, but for `Expire` (etcd's), `ReduceLate` and `OpenLate` (the network's).
+/// One step of an instance, except `Expire` (by etcd), `ReduceLate` and `OpenLate` (by the network).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Enqueue(Instance),
     Grant(Instance),
-    /// Opens a tenure at the store, which counts the fence up: the store's fence alone.
+    /// Opens a tenure at the store, which counts the fence up. Only the store's own fence has this step.
     Open(Instance),
     OpenLate,
     /// Takes a batch and sends it. Redis sees it in `Reduce`, or in `Look` and `Take`.
@@ -55,7 +55,7 @@ pub(crate) enum Action {
     Crash(Instance),
 }
 
-/// Whether an answer from Redis reaches the instance.
+/// Whether an answer of Redis reaches the instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reply {
     Arrives,
@@ -67,35 +67,35 @@ pub(crate) struct State {
     // etcd: the latest revision, and the claims whose lease lives, the holder first
     pub(crate) revision: Token,
     pub(crate) queue: Vec<Token>,
-    // what each instance believes
+    // the belief of each instance
     pub(crate) claims: [Option<Claim>; 2],
-    // copies of batches that nobody waits for any more, and that may still arrive
+    // copies of batches for which nobody waits any more, and which may still arrive
     pub(crate) sent: BTreeSet<(Token, Batch)>,
-    // a request to open a tenure whose answer nobody waits for: one is enough, it fences whoever holds
+    // a request to open a tenure for whose answer nobody waits: one is enough, since it fences any holder
     pub(crate) opened_late: bool,
     // Redis
     pub(crate) stock: usize,
     pub(crate) fence: Token,
     pub(crate) ledger: Vec<(Ask, Token)>,
     pub(crate) due: [bool; ORDERS],
-    // the buyers: how many have asked, and what they were told first
+    // the buyers: how many have asked, and their first answers
     pub(crate) asked: usize,
     pub(crate) answers: [Option<Answer>; ASKS],
-    // what was special about the latest step
+    // the special event of the latest step, if there was one
     pub(crate) event: Option<Event>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
-    /// What its writes carry: the lock's token, or the number of its tenure at the store.
+    /// The number on its writes: the lock's token, or the number of its tenure at the store.
     pub(crate) number: Option<Token>,
     pub(crate) is_granted: bool,
-    /// The instance does not know it.
+    /// The lease has expired, and the instance does not know it.
     pub(crate) has_expired: bool,
-    /// What was sent and not answered yet, sorted: which of two went first makes no difference.
+    /// The batches without an answer yet, sorted: which of two went first makes no difference.
     pub(crate) flights: Vec<Flight>,
-    /// An order waits for a larger token, so nothing is sent any more.
+    /// An order waits for a larger token, so nothing more is sent.
     pub(crate) is_ending: bool,
     /// In two steps: the stock that was read.
     pub(crate) seen: Option<usize>,
@@ -104,7 +104,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Flight {
     pub(crate) batch: Batch,
-    /// An attempt under the claim's token was not answered, and may still be carried out.
+    /// An attempt under the claim's token got no answer, and may still be carried out.
     pub(crate) is_unknown: bool,
 }
 
@@ -125,7 +125,7 @@ pub(crate) enum Event {
     ToldTooEarly,
 }
 
-/// What Redis says to a token below the fence.
+/// Redis refuses a token below the fence.
 struct Stale;
 
 /// The units that were taken and did not come back.
@@ -142,8 +142,8 @@ impl Sale {
         if self.holds.is_some() { 1 } else { STOCK }
     }
 
-    /// The most claims. With holds, or two batches on their way, there is more to try under each. In two steps nothing is on
-    /// its way without its sender, so an instance that holds again has left nothing behind.
+    /// The most claims. With holds, or with two batches on their way, there is more to try under each claim. In two steps nothing
+    /// is on its way without its sender, so an instance that holds again has left nothing behind.
     fn claims(self) -> Token {
         if self.in_flight == 2 || !self.script { 2 } else { 3 }
     }
@@ -206,8 +206,8 @@ impl Sale {
         Ok(batch.iter().map(answer).collect())
     }
 
-    /// Whether a copy that arrives late would change anything. In two steps there are no copies: a
-    /// pause before the second step stands for a write that is late.
+    /// Whether a copy that arrives late would change anything. In two steps there are no copies: a pause before the second step
+    /// stands for a late write.
     fn can_matter(self, state: &State, number: Token, batch: Batch) -> bool {
         if !self.script {
             return false;
@@ -247,7 +247,7 @@ impl Sale {
         let flights = claim.flights.clone();
         for (&ask, answer) in batch.iter().zip(answers) {
             let Some(answer) = answer else {
-                // nothing was done, and an attempt may do it yet: the order goes again under a larger token
+                // nothing was done, and an attempt may still do it: the order is sent again under a larger token
                 if is_unknown && self.holds.is_some_and(|holds| holds.larger_token) {
                     state.claims[instance as usize].as_mut()?.is_ending = true;
                     continue;
@@ -262,12 +262,12 @@ impl Sale {
                 continue;
             };
             if let Some(earlier) = state.answers[ask].replace(answer) {
-                // an order may be over when it is asked for again, by its cancellation or its end
+                // an order that is asked for again may be over, by its cancellation or its end
                 let is_over = |answer: Answer| matches!(answer, Answer::Entry { position } if state.ledger[position].0 >= 2 * ORDERS);
                 let is_same =
                     earlier == answer || ask < ORDERS && !is_over(earlier) && is_over(answer);
                 let event = if is_same { Event::AnsweredAgain } else { Event::Contradicted };
-                // the worse one is kept
+                // keep the worse event
                 state.event = state.event.max(Some(event));
             }
         }
@@ -308,8 +308,8 @@ fn shares_order(one: Batch, other: &[Ask]) -> bool {
 
 /// The instances, etcd and the buyers.
 impl State {
-    /// How many orders have been asked for with this batch. They are numbered in the order in which
-    /// they were asked for first: `None` if this batch leaves one out.
+    /// How many orders have been asked for, with this batch. Orders have numbers in the order in which they are first asked for:
+    /// `None` if this batch skips one.
     fn ask(&self, batch: Batch) -> Option<usize> {
         batch
             .iter()
@@ -326,7 +326,7 @@ impl State {
         self.claims[instance as usize] = Some(claim);
     }
 
-    /// Ends what the instance believes to hold. Its batches wait again, and copies may be under way.
+    /// Ends the hold in which the instance believes. Its batches wait again, and copies may be under way.
     fn put_back(&mut self, instance: Instance) -> Option<Token> {
         let claim = self.claims[instance as usize].take()?;
         let copy = |flight: Flight| Some((claim.number?, flight.batch));
@@ -334,7 +334,7 @@ impl State {
         Some(claim.token)
     }
 
-    /// By revision, not by name: who was queued since stays.
+    /// By revision, not by name: a later claim stays.
     fn release(&mut self, instance: Instance) -> Option<()> {
         let token = self.put_back(instance)?;
         self.queue.retain(|claim| *claim != token);

@@ -1,4 +1,4 @@
-//! From a call to a grant.
+//! The way from a call to a grant.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{
     observe,
 };
 
-/// Takes the lock. `None` if a try found it taken, or the claim to hand over is gone.
+/// Takes the lock. `None` if a try found it taken, or if the claim to hand over is gone.
 ///
 /// A task of the session does the work. If the caller drops the future, the task goes on, and withdraws the claim or releases the
 /// grant.
@@ -44,7 +44,7 @@ pub(super) async fn acquire<T: GrantToken>(
     let attempt =
         Attempt { session, claim, may_exist: false, owner, mode, standby, reply, under_way: None };
     inner.spawn_tracked(attempt.run().instrument(waiting));
-    // without an answer, the runtime has dropped the task, as it shuts down
+    // without an answer, the runtime has dropped the task, since the runtime shuts down
     answer.await.unwrap_or_else(|_| Err(inner.ended()))
 }
 
@@ -65,7 +65,7 @@ struct Attempt<T: GrantToken> {
 impl<T: GrantToken> Attempt<T> {
     async fn run(mut self) {
         let inner = Arc::clone(self.inner());
-        // nothing but the loss of the lease may drop a request: see `Backend`
+        // only the loss of the lease may drop a request: see `Backend`
         let granted = tokio::select! {
             biased;
             granted = self.granted() => granted,
@@ -81,7 +81,7 @@ impl<T: GrantToken> Attempt<T> {
                 inner.spawn_release(held.clone(), None);
             }
         }
-        // if the caller has dropped the future, the guard is dropped as well, which releases the lock
+        // if the caller has dropped the future, this drops the guard, too, which releases the lock
         drop(self.reply.send(granted));
     }
 
@@ -92,7 +92,7 @@ impl<T: GrantToken> Attempt<T> {
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
-        // else the claim must be withdrawn, and counts as under way until then
+        // otherwise the claim must be withdrawn, and counts as under way until then
         if !self.reply.is_closed() {
             self.under_way = None;
         }
@@ -101,14 +101,14 @@ impl<T: GrantToken> Attempt<T> {
         let granted = async {
             tokio::select! {
                 biased;
-                // an error means that the backend forgot the claim: it is not in the queue any more
+                // an error means that the backend forgot the claim, which is no longer in the queue
                 reached = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting) => {
                     reached.map_or(ClaimStatus::Gone, |status| *status)
                 }
                 never = asking => match never {},
             }
         };
-        // this is where a waiter waits
+        // a waiter waits here
         let reached = self.unless_over(granted).await?;
         inner.check()?;
         let ClaimStatus::Granted(token) = reached else {
@@ -121,13 +121,14 @@ impl<T: GrantToken> Attempt<T> {
         Ok(Some(Guard::new(hold, self.session.clone())))
     }
 
-    /// Puts the claim into the queue. Repeats an unanswered request while the caller waits, except for a try. Returns the ticket,
-    /// and how long the answered request took; `None` if a try found the lock taken, or the claim to hand over is gone.
+    /// Puts the claim into the queue. Repeats a request without an answer while the caller waits, except for a try. Returns the
+    /// ticket, and how long the answered request took; `None` if a try found the lock taken, or if the claim to hand over is
+    /// gone.
     async fn enqueue(&mut self) -> Result<Option<(Ticket<T>, Duration)>, LockError> {
         let inner = Arc::clone(self.inner());
         if matches!(self.mode, PutMode::AtEnd) {
             let room = inner.room_for(&self.claim.name);
-            // in the order of the calls; no room is closed
+            // in the order of the calls; the semaphore is never closed
             self.under_way = self.unless_over(room.acquire_owned()).await?.ok();
         }
         let mut backoff = Backoff::default();
@@ -160,7 +161,7 @@ impl<T: GrantToken> Attempt<T> {
         }
     }
 
-    /// Waits, unless the session is closed or the caller goes away.
+    /// Waits, unless the session closes or the caller drops the future.
     async fn unless_over<A>(&mut self, wait: impl Future<Output = A>) -> Result<A, LockError> {
         let inner = Arc::clone(self.inner());
         tokio::select! {
@@ -172,7 +173,7 @@ impl<T: GrantToken> Attempt<T> {
     }
 }
 
-/// Waits until the claim shall ask for a turn, and repeats the backend's request until it succeeds. Never ends.
+/// Waits for the signal to ask for a turn, and repeats the backend's request until it succeeds. Never ends.
 async fn ask_for_turn<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     claim: Claim,
@@ -191,7 +192,7 @@ async fn ask_for_turn<T: GrantToken>(
                     drop(inner.revoked());
                     break;
                 }
-                // even a permanent refusal may pass, for example while a password is being changed
+                // even a permanent refusal may pass, for example while a password is changed
                 BackendErrorKind::Refused | BackendErrorKind::Permanent => {
                     backoff.next_rare().min(inner.lease.ttl)
                 }

@@ -5,14 +5,13 @@
 //! For a service of your own, implement `Asked`, and call [`AskedBackend::start`].
 //!
 //! No waiter is forgotten, because each waiting claim has a task that asks again, at the latest after [`Answer::ask_again_in`].
-//! The task ends when the service answers that the claim is granted or gone; a waiting claim that may not be asked about counts as
-//! gone. Messages
-//! ([`Waiters::wake`], [`Waiters::note`]) only make it ask sooner.
+//! The task ends when the service answers that the claim is granted or gone. If the service refuses the question for good, the
+//! claim counts as gone. Messages ([`Waiters::wake`], [`Waiters::note`]) only make the task ask sooner.
 //!
 //! # A service of your own
 //!
 //! In this example a list in the process stands for the service, and each use of the list for a request. With a real service an
-//! answer can get lost and the request come twice: `put` must then find the claim that the first request put.
+//! answer can get lost, and the request is then repeated: `put` must find the claim that the first request put.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -147,8 +146,8 @@ use super::{
     ObservedClaim, Promises, PutMode, QueueEntry, Released, Ticket,
 };
 
-/// The requests to a service that must be asked where a claim stands. The implementation also notes, in its [`Waiters`], the
-/// service's messages, and whether others wait behind a holder.
+/// The requests to a service that must be asked where a claim stands. The implementation also notes in its [`Waiters`] the
+/// messages of the service, and whether others wait behind a holder.
 #[async_trait]
 pub trait Asked: Send + Sync + 'static {
     /// The type that a grant carries.
@@ -181,8 +180,9 @@ pub trait Asked: Send + Sync + 'static {
     /// At most `most` claims of the queue of this name, the holder first.
     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
 
-    /// As [`Backend::ask_for_turn`]. The default is for a service whose claims all ask from the start. Another one tells the
-    /// holder by [`Waiters::note_contended`]: no ticket is new, so [`Waiters::note_contended_as_of`] may take the news for old.
+    /// As [`Backend::ask_for_turn`]. The default is for a service whose claims all ask from the start. Any other service tells
+    /// the holder by [`Waiters::note_contended`], not by [`Waiters::note_contended_as_of`], which may take the news for old,
+    /// since no ticket is new.
     async fn ask_for_turn(&self, _claim: &Claim) -> Answered<()> {
         Ok(())
     }
@@ -229,7 +229,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let (id, waiters) = (random_id(), self.service.waiters());
-        // first, so that messages about the lease are not ignored meanwhile
+        // before the request, so that no message about the lease is ignored
         waiters.leases().insert(id, ttl);
         let opened = self.service.open(id, ttl).await;
         if opened.is_err() {
@@ -240,7 +240,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         let waiters = self.service.waiters();
-        // without the claims that are granted during the request: the service could report those as missing
+        // the claims that are held before the request: the service may not know of later grants yet
         let held = waiters.holding(lease.id);
         // a claim without an answer counts as gone
         let kept = self.service.renew(lease, &held).await?.into_iter().chain(repeat(false));
@@ -340,8 +340,7 @@ mod tests {
         BackendError::transient("no answer")
     }
 
-    /// A service with one queue. A seed decides what goes wrong: an answer gets lost; a nudge gets lost, comes twice, or comes
-    /// late.
+    /// A service with one queue. By a seed, an answer gets lost, or a nudge gets lost, comes twice or comes late.
     struct Unreliable {
         waiters: Waiters<Token>,
         queue: Mutex<(i64, Vec<(i64, Claim)>)>,
@@ -456,9 +455,9 @@ mod tests {
     }
 
     /// Goal: no waiter is forgotten and there are never two holders, although answers and nudges get lost, are late or come
-    /// twice; the end of a session leaves nothing in the queue. Method: for each of a hundred seeds, ten waiters hand over once
-    /// each, at a service whose faults follow the seed; then a try in vain, a waiter that goes away, and a waiter whose session
-    /// is closed.
+    /// twice. The end of a session leaves nothing in the queue.
+    /// Method: for each of a hundred seeds, ten waiters hand over once each, at a service whose faults follow the seed; then a
+    /// try in vain, a waiter that goes away, and a waiter whose session is closed.
     #[tokio::test(start_paused = true)]
     async fn no_waiter_is_forgotten() {
         for seed in 0..100 {

@@ -1,4 +1,4 @@
-//! What a lock service must be able to do.
+//! The interface of a lock service.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub enum PutMode {
     AtEnd,
     /// Only if the queue is empty.
     IfEmpty,
-    /// At the end, after removing this claim of the same name; without that claim, it does nothing. The service does both in one
-    /// step if it can. When the session repeats the request after an error of the kind `Transient`, it takes `None`
-    /// to mean that the claim was removed, and puts the new one at the end.
+    /// At the end, after removing this claim of the same name. Without that claim, it does nothing. The service does both in one
+    /// step if it can. If the session repeats the request after an error of the kind `Transient`, it takes `None` to mean that
+    /// the claim was removed, and puts the new one at the end.
     After(Claim),
 }
 
@@ -28,23 +28,23 @@ pub enum Released {
     Done,
     /// The claim was gone before the request.
     Gone,
-    /// The claim is gone. An earlier request, which was not answered, may have taken it out.
+    /// The claim is gone. An earlier request without an answer may have taken it out.
     Unknown,
 }
 
 /// A lock service: a queue of claims for each name, in an order that all its clients agree on, and
 /// leases that remove the claims of a dead client.
 ///
-/// The trait is narrow on purpose: the [`Session`](super::Session) handles owners, re-entry, guards,
-/// cancellation, retries and the local deadline, for every backend. Taking a lock has two steps,
-/// [`put`](Self::put) and the wait for [`Ticket::status`], because they differ when the caller goes away. The wait can be dropped
-/// at any time. A put that was sent must run to its end: otherwise a claim could appear after it was withdrawn.
+/// The trait is narrow on purpose: the [`Session`](super::Session) handles owners, re-entry, guards, cancellation, retries and
+/// the local deadline, for every backend. Taking a lock has two steps, [`put`](Self::put) and the wait for [`Ticket::status`],
+/// which differ when the caller goes away. The wait can be dropped at any time. A put that was sent must run to its end:
+/// otherwise the claim could appear after it was withdrawn.
 ///
-/// Every request must end in bounded time. Each may be repeated: the repetition finds what the first one did. Futures of `open`,
-/// `renew`, `ask_for_turn`, `queue` and `close` may be dropped at any point.
+/// Every request must end in bounded time. Each may be repeated: the repetition finds the effect of the first one. Futures of
+/// `open`, `renew`, `ask_for_turn`, `queue` and `close` may be dropped at any point.
 ///
 /// No future may hold anything that other requests need, such as a permit or a connection that it makes: its caller may keep the
-/// future without polling it. The requests of this crate's backends run in separate tasks, see [`OnThread`](super::OnThread).
+/// future without polling it. The requests of this crate's backends run in tasks of their own, see [`OnThread`](super::OnThread).
 ///
 /// [`MemoryBackend`](super::MemoryBackend) is the example to follow; for a service that must be asked where a claim stands, see
 /// the example in [`asked`](super::asked). A backend may also wrap another one:
@@ -139,8 +139,8 @@ pub trait Backend: Send + Sync + 'static {
     /// The promises of this service.
     fn promises(&self) -> Promises;
 
-    /// The runtime on which a session should run its tasks; `None` for the one that opens it. A
-    /// backend with a thread of its own keeps renewing while the service's runtime is busy.
+    /// The runtime on which a session should run its tasks; `None` for the one that opens it. A backend with a thread of its own
+    /// renews leases also while the service's runtime is busy.
     fn runtime(&self) -> Option<Handle> {
         None
     }
@@ -148,15 +148,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Grants a lease of at least `ttl`. No two leases have the same id.
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError>;
 
-    /// Renews the lease and returns how long it lives from now on.
+    /// Renews the lease. Returns how long it lives from now on.
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError>;
 
-    /// Revokes the lease; its claims end.
+    /// Revokes the lease and ends its claims.
     async fn close(&self, lease: Lease) -> Result<(), BackendError>;
 
-    /// Puts the claim into its name's queue, as `mode` says. Returns `None` if `mode` forbids it, or if the claim is gone
-    /// again. After an error of the kind `Transient` the claim may be in the queue; after any other error it is not, unless
-    /// an earlier request put it there.
+    /// Puts the claim into its name's queue, in this `mode`. Returns `None` if `mode` forbids it, or if the claim is gone again.
+    /// After an error of the kind `Transient` the claim may be in the queue; after any other error it is not, unless an earlier
+    /// request put it there.
     async fn put(
         &self,
         claim: &Claim,
@@ -166,24 +166,24 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands.
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
-    /// Has a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. A claim that is
-    /// not in its queue is not put there. A backend that does not [tell](Promises::standby) such claims from others has nothing
-    /// to do. After an error other than `LeaseGone` the session asks again.
+    /// Makes a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. Does not put a
+    /// claim into the queue. A backend that does not [tell](Promises::standby) such claims from others has nothing to do. After
+    /// an error other than `LeaseGone` the session asks again.
     async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError>;
 
-    /// Shows the holder of `name`, and each new one, as far as this process knows it. It makes no request: the backend's watch
-    /// shows a new holder, and after an interruption the receiver keeps the old one until the watch is back. `None` in the
-    /// receiver means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives.
-    /// The channel is closed when the backend is gone.
+    /// Shows the holder of `name`, and each new one, as far as this process knows it. Makes no request: the backend's watch shows
+    /// a new holder, and after an interruption the receiver keeps the old one until the watch is back. `None` in the receiver
+    /// means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives. The channel
+    /// is closed when the backend is gone.
     ///
-    /// `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can;
-    /// [`HolderWatch`](super::HolderWatch) helps another one.
+    /// Returns `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can. For other
+    /// backends there is [`HolderWatch`](super::HolderWatch).
     fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>>;
 
-    /// The queue of `name` now, the holder first.
+    /// The present queue of `name`, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;
 
-    /// The first claim in the queue of `name`. Fails if the backend can tell without a claim that it would be refused.
+    /// The first claim in the queue of `name`. Fails if the backend knows that a claim would be refused.
     async fn probe(&self, name: &str) -> Result<Option<QueueEntry>, BackendError> {
         Ok(self.queue(name).await?.into_iter().next())
     }

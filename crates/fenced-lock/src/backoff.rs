@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::random::jitter;
 
-/// Pauses that double. Each is shortened at random, at most to half, so that callers that failed together do not try together.
+/// Pauses that double. A random part, at most half, is cut from each, so that callers that failed together do not try together.
 #[derive(Default)]
 pub(crate) struct Backoff {
     attempts: u32,
@@ -16,7 +16,7 @@ impl Backoff {
         self.doubled(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// The next pause, from a second up to a minute, for attempts that are not likely to help.
+    /// The next pause, from a second up to a minute, for attempts that are unlikely to help.
     pub(crate) fn next_rare(&mut self) -> Duration {
         self.doubled(Duration::from_secs(1), Duration::from_secs(60))
     }
@@ -32,7 +32,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// Goal: two callers that failed together do not try again together, and no pause is shorter than half of its maximum.
+    /// Goal: two callers that failed together try again at different times, and no pause is shorter than half of its maximum.
     #[test]
     fn pauses_differ() {
         let pauses = || {

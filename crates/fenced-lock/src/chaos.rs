@@ -1,7 +1,7 @@
-//! Switches with which a fault suite removes the lock's safeguards.
+//! Switches by which a fault suite removes the lock's safeguards.
 //!
-//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing can be switched: [`Safeguard::is_on`] is a constant. It is no cargo
-//! feature, because any dependency of a program could turn that on.
+//! Without `RUSTFLAGS="--cfg fenced_lock_chaos"` nothing can be switched: [`Safeguard::is_on`] is a constant. This is no cargo
+//! feature, since any dependency of a program could turn a feature on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ pub enum Safeguard {
     ReWatch,
     /// A queue is read again after its watch was opened again, and once a second.
     Relist,
-    /// A request for which the service has no room fails instead of waiting.
+    /// A request for which the service has no room fails, and does not wait.
     Refusals,
     /// Leases are renewed on a thread of their own.
     OwnThread,
@@ -24,7 +24,7 @@ pub enum Safeguard {
     OwnerByClaim,
     /// A queue contains the claims on exactly one name.
     ExactPrefix,
-    /// A token is replaced if it is older than a change of users or roles, or was refused a watcher.
+    /// A token is replaced if it is older than a change of users or roles, or if a watcher was refused with it.
     Reauthentication,
     /// A denied claim is not withdrawn, and a denied withdrawal ends no session.
     Denials,
@@ -34,7 +34,7 @@ pub enum Safeguard {
     SeeThrough,
     /// A queue is read in pages.
     Pages,
-    /// A claim is released and the next one made by one request.
+    /// One request releases a claim and makes the next one.
     Handover,
 }
 

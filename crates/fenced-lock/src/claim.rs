@@ -29,7 +29,7 @@ impl Lease {
     }
 }
 
-/// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`; it is never used twice.
+/// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`, which is never used twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
     /// The lock's name.
@@ -38,10 +38,10 @@ pub struct Claim {
     pub lease: i64,
     /// The number of the claim in its session.
     pub number: u64,
-    /// Who makes it, for a human who looks at the queue.
+    /// The name of its maker, for a human who looks at the queue.
     pub label: Arc<str>,
-    /// The note of a claim that [stands by](super::Mutex::standby): the holder is not contended by it before it asks for a
-    /// turn. `None` for a claim that asks from the start.
+    /// The note of a claim that [stands by](super::Mutex::standby): the holder is not contended by it before it asks for a turn.
+    /// `None` for a claim that asks from the start.
     pub standby: Option<Arc<str>>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Where a claim stands. It goes through these from first to last and never back.
+/// Where a claim stands. Its status goes from first to last of these, and never back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimStatus<T = Token> {
     /// Others are before it.
@@ -83,7 +83,7 @@ pub enum ClaimStatus<T = Token> {
 pub struct Ticket<T = Token> {
     /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus<T>>,
-    /// Whether another claim waits behind it, and asks for a turn, while it is granted; `true` where that is not known.
+    /// Whether another claim waits behind this one, and asks for a turn, while this one is granted; `true` if that is not known.
     pub contended: watch::Receiver<bool>,
 }
 
@@ -94,7 +94,7 @@ impl<T> Ticket<T> {
     }
 }
 
-/// The sender that tells a [`Ticket`] where its claim stands.
+/// Tells a [`Ticket`] where its claim stands.
 #[derive(Debug)]
 pub(crate) struct Reporter<T = Token> {
     status: watch::Sender<ClaimStatus<T>>,
@@ -136,29 +136,28 @@ impl<T: GrantToken> Reporter<T> {
     }
 }
 
-/// One claim in a queue, as every process can see it.
+/// One claim in a queue, in the form in which every process can see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueEntry {
-    /// The token of its grant, as far as that is known: where the lock has tokens, the holder's always is.
+    /// The token of its grant, as far as it is known. For a lock with tokens, the holder's is always known.
     pub token: Option<Token>,
     /// The id of its lease.
     pub lease: i64,
     /// Its key.
     pub key: String,
-    /// Who made it, if this library did.
+    /// The label of its maker, if this library made it.
     pub label: Option<String>,
-    /// How long ago it was made, if this library made it, by the wall clocks of its maker and of this
-    /// process.
+    /// How long ago it was made, if this library made it, by the wall clocks of its maker and of this process.
     pub age: Option<Duration>,
     /// The note of its [standby](super::Mutex::standby), if it has one.
     pub note: Option<String>,
-    /// Whether it stands by and does not ask for a turn, where that can be told.
+    /// Whether it stands by and does not ask for a turn, as far as this is known.
     pub is_standby: bool,
 }
 
 impl QueueEntry {
-    /// A claim of which no more is known.
+    /// A claim about which no more is known.
     pub fn new(lease: i64, key: impl Into<String>) -> Self {
         let key = key.into();
         Self { token: None, lease, key, label: None, age: None, note: None, is_standby: false }
@@ -175,11 +174,11 @@ pub struct ObservedClaim {
     pub revision: i64,
     /// The cluster that numbers it.
     pub cluster: ClusterId,
-    /// The lease that it hangs on.
+    /// The id of its lease.
     pub lease: i64,
-    /// Who made it, if this library did.
+    /// The label of its maker, if this library made it.
     pub label: Option<Arc<str>>,
-    /// When it was made, if this library made it, by the wall clock of its maker; not later than now.
+    /// When it was made, if this library made it, by the wall clock of its maker; not later than the present.
     pub made_at: Option<SystemTime>,
     /// When it was first seen in the queue. For the holder: when it was first seen to be the first.
     pub since: Instant,
@@ -190,7 +189,7 @@ pub struct ObservedClaim {
 }
 
 impl ObservedClaim {
-    /// A claim that was made now, with the token that it has once granted.
+    /// A claim that was made now, with the token that it has when it is granted.
     pub fn of(claim: &Claim, token: Token) -> Self {
         Self {
             key: claim.key().as_bytes().into(),
@@ -205,7 +204,7 @@ impl ObservedClaim {
         }
     }
 
-    /// Its token, once granted.
+    /// The token that it has when it is granted.
     pub fn token(&self) -> Token {
         Token::new(self.cluster, self.revision)
     }

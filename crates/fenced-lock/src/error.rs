@@ -1,4 +1,4 @@
-//! What can go wrong, and whether trying again is safe.
+//! The errors, and whether trying again is safe.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The most bytes that a lock's name may have, and a claim's note.
 pub(crate) const MAX_NAME_LENGTH_BYTES: usize = 256;
 
-/// Why a lock was not granted, kept or released.
+/// The reason for which a lock was not granted, kept or released.
 ///
 /// | error | what to do |
 /// |---|---|
@@ -81,8 +81,7 @@ impl LockError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The lease was not renewed in time: this process was paused, or the lock service did not
-    /// answer.
+    /// The lease was not renewed in time: this process was paused, or the lock service did not answer.
     #[error("its lease was not renewed in time")]
     Expired,
     /// The lock service says that the lease is gone.
@@ -102,7 +101,7 @@ pub enum LostReason {
 pub enum BackendErrorKind {
     /// No usable answer: the request may or may not have been carried out. Repeating it is safe and may succeed.
     Transient,
-    /// The service answered and did not carry the request out: it has no room, or too much to do. The request may succeed later.
+    /// The service answered, and did not carry the request out: it has no room, or too much to do. The request may succeed later.
     Refused,
     /// The lease no longer exists.
     LeaseGone,
@@ -117,7 +116,7 @@ impl BackendErrorKind {
     }
 }
 
-/// A failure of a [`Backend`](super::Backend). Its text says what it means; its [`source`](Error::source) is the client library's
+/// A failure of a [`Backend`](super::Backend). Its text says what it means. Its [`source`](Error::source) is the client library's
 /// error, and `{:#}` shows both. Two failures are equal if their kinds and these texts are.
 #[derive(Clone, Debug)]
 pub struct BackendError {
@@ -149,7 +148,7 @@ impl BackendError {
         Self::new(BackendErrorKind::Permanent, cause)
     }
 
-    /// A failure with this text in place of its causes'.
+    /// A failure with this text in place of the texts of its causes.
     #[allow(dead_code, reason = "the backend in memory does not use it")]
     pub(crate) fn in_words(
         kind: BackendErrorKind,
@@ -186,7 +185,7 @@ impl fmt::Display for BackendError {
         if let Some(words) = &self.words {
             return write!(f, ": {words}");
         }
-        // client libraries repeat their sources' texts
+        // client libraries repeat the texts of their sources
         let mut shown = String::new();
         for cause in std::iter::successors(self.source(), |cause| (*cause).source()) {
             let text = cause.to_string();

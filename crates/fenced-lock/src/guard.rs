@@ -1,4 +1,4 @@
-//! Proof of holding.
+//! The proof of a hold.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -74,14 +74,14 @@ impl<T: GrantToken> Guard<T> {
         self.hold.claim.key()
     }
 
-    /// How long the request took that put the claim into the queue, or handed over to it. Where the backend pushes grants,
-    /// a handover takes about as long: half of the way for the release, half for the grant.
+    /// How long the request took that put the claim into the queue, or that handed over to it. If the backend pushes grants, a
+    /// handover takes about as long: half of it for the release, half for the grant.
     pub fn enqueued_in(&self) -> Duration {
         self.hold.enqueued_in
     }
 
-    /// The time at which the hold is lost if no further renewal of the lease succeeds. Each renewal moves it. Not in the future
-    /// if the hold is known to be lost.
+    /// The time at which the hold is lost if no further renewal of the lease succeeds. Each renewal moves it. It is not in the
+    /// future if the hold is known to be lost.
     pub fn valid_until(&self) -> Instant {
         self.hold.valid_until()
     }
@@ -106,8 +106,8 @@ impl<T: GrantToken> Guard<T> {
         self.hold.is_lost()
     }
 
-    /// Waits until the hold is lost: the lease was not renewed in time or is gone, the session was
-    /// closed, or the claim was deleted.
+    /// Waits until the hold is lost: the lease was not renewed in time or is gone, the session was closed, or the claim was
+    /// deleted.
     ///
     /// # Cancel safety
     /// Safe.
@@ -144,14 +144,14 @@ impl<T: GrantToken> Guard<T> {
     ) -> Result<F::Output, LockError> {
         let done = self.run(work(self.reenter()?)).await?;
         match self.unlock().await {
-            // it was held to the end of the work, and the claim goes later
+            // the lock was held to the end of the work, and the claim ends later
             Ok(()) | Err(LockError::Backend(_)) => Ok(done),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether another claim waits for this lock and asks for a turn, as far as this process knows; `true` if it does not
-    /// know. Makes no request. Claims that [stand by](super::Mutex::standby) do not ask.
+    /// Whether another claim waits for this lock and asks for a turn, as far as this process knows; `true` if it does not know.
+    /// Makes no request. Claims that [stand by](super::Mutex::standby) do not ask.
     pub fn is_contended(&self) -> bool {
         *self.hold.contended.borrow()
     }
@@ -165,9 +165,9 @@ impl<T: GrantToken> Guard<T> {
         drop(self.hold.contended.clone().wait_for(|contended| *contended).await);
     }
 
-    /// Gives this entry back, and waits until the lock is released if it was the last entry. `Ok` means that the claim is gone:
-    /// this release deleted it, or an earlier one whose answer was lost. If a member of the service did not answer, `Ok` can also
-    /// mean that an operator deleted the claim meanwhile.
+    /// Gives this entry back. If it was the last one, waits until the lock is released. `Ok` means that the claim is gone: this
+    /// release deleted it, or an earlier one whose answer was lost. If a member of the service did not answer, `Ok` can also mean
+    /// that an operator deleted the claim meanwhile.
     ///
     /// # Cancel safety
     /// When the future is dropped, the release goes on in the background.
@@ -180,24 +180,24 @@ impl<T: GrantToken> Guard<T> {
     pub async fn unlock(mut self) -> Result<(), LockError> {
         self.armed = false;
         let ends = self.hold.exit();
-        // only now: the longest hold may have ended meanwhile
+        // after the exit, since the longest hold may have ended meanwhile
         let was_lost = self.hold.is_lost();
         let mut released = Ok(Released::Done);
         if ends {
             let (inner, claim) = (Arc::clone(&self.hold.inner), self.hold.claim.clone());
-            // a task of the session, so that it goes on when the caller drops the future
+            // a task of the session, which goes on when the caller drops the future
             let release = async move { inner.release(&claim).await };
             let release = self.hold.inner.spawn_tracked(release);
-            // an error means that the runtime has ended; then the lease ends by itself
+            // an error means that the runtime has ended, and the lease then ends by itself
             released = release.await.unwrap_or_else(|_| Err(self.hold.loss()));
         }
         if was_lost || released? == Released::Gone { Err(self.hold.loss()) } else { Ok(()) }
     }
 
-    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can, then waits for
-    /// the next grant, which has a new token. If the owner has other guards of this tenure, it keeps the lock, and gets this
-    /// guard back at once. If the claim [stood by](super::Mutex::standby) before it was granted, the next claim stands by as
-    /// well.
+    /// Gives the next claim its turn: releases the lock and queues for it again, in one step if the backend can do that, then
+    /// waits for the next grant, which has a new token. If the owner has other guards of this tenure, it keeps the lock, and gets
+    /// this guard back at once. If the claim [stood by](super::Mutex::standby) before it was granted, the next claim stands by,
+    /// too.
     ///
     /// # Cancel safety
     /// When the future is dropped, the lock is released and the new claim withdrawn.

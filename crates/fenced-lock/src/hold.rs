@@ -1,4 +1,4 @@
-//! One tenure: a granted claim and how often its owner has entered.
+//! One tenure: a granted claim and the entries of its owner.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,18 +14,18 @@ use super::owner::OwnerId;
 use super::process::spawn_on;
 use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 
-/// A granted claim. Guards count on it; the last one to go releases it.
+/// A granted claim. Guards count on it, and the last one to go releases it.
 pub(super) struct Hold<T: GrantToken> {
     pub(super) inner: Arc<SessionInner<T>>,
     pub(super) claim: Claim,
-    /// How the claim stood by; a requeue claims in the same way.
+    /// For a standby claim: a requeue claims in the same way.
     pub(super) standby: Option<Standby>,
     pub(super) token: T,
     pub(super) owner: OwnerId,
     /// How long the request took that queued the claim.
     pub(super) enqueued_in: Duration,
     began_at: Instant,
-    /// Each entry's guard has a reference to this hold, so their number never overflows: memory ends first.
+    /// The number of entries. The guard of each entry has a reference to this hold, so memory ends before the number overflows.
     entries: AtomicUsize,
     status: watch::Receiver<ClaimStatus<T>>,
     pub(super) contended: watch::Receiver<bool>,
@@ -49,7 +49,7 @@ impl<T: GrantToken> Hold<T> {
         let limit = inner.hold_for.map(|limit| Instant::now() + limit);
         let hold = Arc::new_cyclic(|hold| Self {
             _ending: inner.hold_for.zip(limit).map(|(hold_for, lost_at)| {
-                // a holder that looked at the clock just before has a little time to act on it
+                // a holder that looked at the clock just before has a little time to act on the loss
                 let ends_at = lost_at + inner.margin.min(hold_for / 10);
                 let end = Self::end_at(Weak::clone(hold), ends_at);
                 AbortOnDropHandle::new(spawn_on(&inner.runtime, end))
@@ -89,7 +89,7 @@ impl<T: GrantToken> Hold<T> {
         if self.is_lost() { until.min(Instant::now()) } else { until }
     }
 
-    /// Counts one more entry of the same owner; `false` if the last one was given back.
+    /// Counts one more entry of the same owner; `false` if the last entry was given back.
     pub(super) fn enter(&self) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(self.loss());
@@ -99,7 +99,7 @@ impl<T: GrantToken> Hold<T> {
         Ok(entered.is_ok())
     }
 
-    /// Counts one entry less. `true` if it was the last: then the caller must release the claim.
+    /// Counts one entry less. `true` if it was the last one: the caller must then release the claim.
     pub(super) fn exit(self: &Arc<Self>) -> bool {
         // no entry is left once the longest hold is over
         let one_less = |entries| usize::checked_sub(entries, 1);
@@ -111,7 +111,7 @@ impl<T: GrantToken> Hold<T> {
         was_last
     }
 
-    /// As [`exit`](Self::exit) if one entry is left; otherwise changes nothing. `true` if the caller must now release the claim.
+    /// As [`exit`](Self::exit) if one entry is left; otherwise changes nothing. `true` if the caller must release the claim.
     pub(super) fn exit_if_last(self: &Arc<Self>) -> Result<bool, LockError> {
         if self.is_lost() {
             return Err(self.loss());
@@ -154,7 +154,7 @@ impl<T: GrantToken> Hold<T> {
             biased;
             () = limit => {}
             _ = self.inner.validity.lost() => {}
-            // an error means that the backend forgot the claim: it is not in the queue any more
+            // an error means that the backend forgot the claim, which is no longer in the queue
             _ = status.wait_for(|status| *status == ClaimStatus::Gone) => {}
         }
     }
@@ -165,7 +165,8 @@ mod tests {
     use super::*;
     use crate::{ClusterId, MemoryBackend, Owner, Session, SessionOptions, Token};
 
-    /// Goal: a hold whose last entry was given back cannot be entered, nor given back again; one that its backend forgot is lost.
+    /// Goal: a hold whose last entry was given back cannot be entered or given back again; a hold that its backend forgot is
+    /// lost.
     #[tokio::test(start_paused = true)]
     async fn the_last_entry_is_given_back_once() {
         let options = SessionOptions::new(Duration::from_secs(10));

@@ -1,16 +1,16 @@
-//! Tells watchers who holds a lock.
+//! Shows watchers the holder of a lock.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ObservedClaim;
 
-/// The holder of one lock, for those who [watch](super::Backend::watch_holder): a backend notes the holder here, and each watcher
-/// is told of a new one.
+/// The holder of one lock, for those who [watch](super::Backend::watch_holder) it. A backend notes the holder here, and each
+/// watcher hears of a new one.
 #[derive(Debug, Default)]
 pub struct HolderWatch {
     holder: Option<ObservedClaim>,
-    /// Made for the first who watches.
+    /// Made for the first watcher.
     told: Option<watch::Sender<Option<ObservedClaim>>>,
 }
 

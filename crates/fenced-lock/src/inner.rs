@@ -1,4 +1,4 @@
-//! What all handles of one session share.
+//! The state that all handles of one session share.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -31,25 +31,23 @@ use super::{
 /// service down.
 const MOST_UNDER_WAY: usize = 64;
 
-/// The state that all handles of one session share.
 pub(super) struct SessionInner<T: GrantToken> {
     pub(super) backend: Arc<dyn Backend<Token = T>>,
     pub(super) lease: Lease,
     pub(super) validity: Validity,
     pub(super) runtime: Handle,
-    /// Cancelled when the session closes: then waiters fail, and new callers are refused.
+    /// Cancelled when the session closes: waiters then fail, and new callers are refused.
     pub(super) closing: CancellationToken,
     /// The acquires and releases for which `close` waits. There is at most one for each future that waits and for each guard that
     /// was dropped, and [`MOST_UNDER_WAY`] limits those of claims that were given up.
     pub(super) tasks: TaskTracker,
-    /// For each name with claims under way: how many more may be.
+    /// For each name with claims under way, how many more may be under way.
     room: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     label: Arc<str>,
-    /// The number of the next claim.
     next_claim: AtomicU64,
     /// The longest hold, if there is one.
     pub(super) hold_for: Option<Duration>,
-    /// The session counts as lost so long before the lease can end, and a lost hold is released so much later.
+    /// The session counts as lost this long before the lease can end, and a lost hold is released this long after its loss.
     pub(super) margin: Duration,
     /// Whether the latest request was answered.
     is_answered: AtomicBool,
@@ -107,8 +105,8 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend
-    /// that panics has not answered.
+    /// Waits for a request, and notes whether it was answered; an answer may be a refusal. A backend that panics has not
+    /// answered.
     pub(super) async fn ask<A>(
         &self,
         request: impl Future<Output = Result<A, BackendError>>,
@@ -121,7 +119,7 @@ impl<T: GrantToken> SessionInner<T> {
         result
     }
 
-    /// Fails if the session cannot grant anything any more.
+    /// Fails if the session can grant nothing any more.
     pub(super) fn check(&self) -> Result<(), LockError> {
         self.check_lost()?;
         if self.closing.is_cancelled() { Err(self.ended()) } else { Ok(()) }
@@ -133,7 +131,7 @@ impl<T: GrantToken> SessionInner<T> {
         lost.map_or(Ok(()), |reason| Err(LockError::SessionLost { reason }))
     }
 
-    /// Notes that the service says that the lease is gone.
+    /// Notes that, as the service says, the lease is gone.
     pub(super) fn revoked(&self) -> LockError {
         self.validity.lose(LostReason::Revoked);
         LockError::SessionLost { reason: LostReason::Revoked }
@@ -154,7 +152,7 @@ impl<T: GrantToken> SessionInner<T> {
         holds.insert(Arc::clone(&hold.claim.name), Arc::clone(hold));
     }
 
-    /// Forgets the hold, unless a newer one of the same name has taken its place.
+    /// Forgets the hold, unless a newer one of the same name has replaced it.
     pub(super) fn remove_hold(&self, hold: &Arc<Hold<T>>) {
         let mut holds = self.holds.lock();
         if holds.get(&hold.claim.name).is_some_and(|newest| Arc::ptr_eq(newest, hold)) {
@@ -162,13 +160,13 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// The room for claims of this name that are under way: each takes a permit.
+    /// The room for claims of this name that are under way. Each claim takes a permit.
     pub(super) fn room_for(&self, name: &Arc<str>) -> Arc<Semaphore> {
         let mut all = self.room.lock();
         if let Some(room) = all.get(name).and_then(Weak::upgrade) {
             return room;
         }
-        // before the map grows, forget the names that have no claim under way
+        // before the map grows, forget the names without claims under way
         if all.len() == all.capacity() {
             all.retain(|_, room| room.strong_count() > 0);
         }
@@ -177,7 +175,7 @@ impl<T: GrantToken> SessionInner<T> {
         room
     }
 
-    /// Withdraws the claim in the background. Until then it counts as under way, if it did or there is room.
+    /// Withdraws the claim in the background. Until then the claim counts as under way, if it did so before or there is room.
     pub(super) fn spawn_release(
         self: &Arc<Self>,
         claim: Claim,
@@ -195,15 +193,15 @@ impl<T: GrantToken> SessionInner<T> {
         self.spawn_tracked(release);
     }
 
-    /// Withdraws the claim. Tries again for a TTL, unless the session is lost. If the service has not answered by then, the
-    /// session is given up: the claim ends with its lease, and blocks no other claim. If the service refuses, the session goes
-    /// on, since its other holds must not end, and the request is repeated once a TTL.
+    /// Withdraws the claim. Tries again for a TTL, unless the session is lost. If the service has not answered by then, gives the
+    /// session up: the claim ends with its lease, and blocks no other claim. If the service refuses, the session goes on, since
+    /// its other holds must not end, and the request is repeated once a TTL.
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released, LockError> {
         let began_at = Instant::now();
         let mut may_be_done = false;
         let mut backoff = Backoff::default();
         loop {
-            // also when the lease seems lost: the claim may still be there, and should go now
+            // also when the lease seems lost: the claim may still be there, and should go
             let released = self.ask(async { self.backend.release(claim).await }).await;
             let error = match released {
                 // an earlier request, or the end of the lease, took the claim out
@@ -246,7 +244,7 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 
-    /// Goes on to ask for the withdrawal that the service refuses, once a TTL, for as long as the session lives.
+    /// Repeats, once a TTL, a withdrawal that the service refuses, for as long as the session lives.
     async fn release_late(&self, claim: &Claim) {
         loop {
             tokio::select! {
@@ -269,14 +267,14 @@ impl<T: GrantToken> SessionInner<T> {
     async fn drain_and_revoke(&self) -> Result<(), BackendError> {
         self.closing.cancel();
         self.tasks.close();
-        // each task ends within a TTL by itself; this bound is for a backend that breaks its word
+        // each task ends within a TTL; this bound is for a backend that breaks its word
         let drained = timeout(self.lease.ttl.saturating_mul(2), self.tasks.wait());
         tokio::select! {
             biased;
             drained = drained => if drained.is_err() {
                 tracing::warn!(lease = self.lease.id, "closing with claims that were not withdrawn");
             },
-            // its claims go with the lease
+            // the claims end with the lease
             _ = self.validity.lost() => {}
         }
         self.validity.lose(LostReason::Closed);
@@ -288,7 +286,7 @@ impl<T: GrantToken> SessionInner<T> {
                 Err(error) if error.kind == BackendErrorKind::LeaseGone => return Ok(()),
                 Err(error) => error,
             };
-            // after a TTL the lease has ended by itself; a refusal for good leaves it to that
+            // after a TTL the lease has ended by itself, and after a permanent refusal it will
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {

@@ -18,7 +18,7 @@ use super::{
     SessionOptions, Token,
 };
 
-/// Locks for the life of a service: opens a session, and the next one whenever it is lost.
+/// Locks for the life of a service: opens a session, and the next one when it is lost.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -47,9 +47,9 @@ use super::{
 /// # What is retried
 ///
 /// [`lock`](Self::lock) makes a new claim, if necessary in the next session, when it loses its claim or its session while it
-/// waits, and when the service has no room. It retries for one TTL after the first failure, and then returns the latest
-/// error. A claim without an answer is repeated for as long as its session lives. Errors that no retry can mend, such as a
-/// wrong password, are returned at once.
+/// waits, and when the service has no room. It retries for one TTL after the first failure, and then returns the latest error. A
+/// claim without an answer is repeated for as long as its session lives. Errors that no retry can mend, such as a wrong password,
+/// are returned at once.
 ///
 /// Locks that were *held* in a lost session stay lost: each guard reports it, and its holder decides whether to do the work
 /// again. After an outage, the claims of the lost session stay in their queues until its lease ends.
@@ -64,7 +64,7 @@ use super::{
 pub struct SessionKeeper<T: GrantToken = Token> {
     backend: Arc<dyn Backend<Token = T>>,
     state: watch::Receiver<State<T>>,
-    /// For how long [`lock`](Self::lock) tries again.
+    /// How long [`lock`](Self::lock) tries again.
     patience: Duration,
     stop: CancellationToken,
     losses: Arc<AtomicU64>,
@@ -73,13 +73,13 @@ pub struct SessionKeeper<T: GrantToken = Token> {
 /// The state of the keeper's task. The task has stopped when the channel is closed.
 #[derive(Clone, Debug)]
 enum State<T: GrantToken> {
-    /// No session, and why the latest attempt to open one failed, if it has.
+    /// No session is open. If the latest attempt to open one failed, its error.
     Opening(Option<LockError>),
     Open(Session<T>),
 }
 
 impl<T: GrantToken> SessionKeeper<T> {
-    /// Starts to open a session. A lock service that is not there yet is asked again, after pauses that grow to a second; one
+    /// Starts to open a session. A lock service that does not answer yet is asked again, after pauses that grow to a second; one
     /// that refuses for good, as for a wrong password, after pauses that grow to a minute.
     ///
     /// # Panics
@@ -101,9 +101,9 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.backend.watch_holder(name)
     }
 
-    /// The mutex of this name, for what needs more than [`lock`](Self::lock): it shows the queue, and
-    /// [stands by](Mutex::standby). It returns the service's refusals at once and waits for a session for as long as its caller
-    /// does, for callers who have a deadline and an answer of their own to a refusal.
+    /// The mutex of this name, which can do more than [`lock`](Self::lock): it shows the queue, and [stands by](Mutex::standby).
+    /// It returns the service's refusals at once, and waits for a session for as long as its caller does: this suits callers with
+    /// a deadline and an answer of their own to a refusal.
     ///
     /// # Errors
     /// [`LockError::InvalidName`].
@@ -111,13 +111,13 @@ impl<T: GrantToken> SessionKeeper<T> {
         Mutex::new(Source::Keeper(self.clone()), name)
     }
 
-    /// Takes the lock of this name, waiting for as long as others hold it: bound that with [`tokio::time::timeout`].
+    /// Takes the lock of this name. Waits for as long as others hold it: bound that with [`tokio::time::timeout`].
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
     ///
     /// # Errors
-    /// What is not retried, see [the type](Self#what-is-retried): [`LockError::Backend`], [`LockError::InvalidName`];
+    /// The errors that are not retried, see [the type](Self#what-is-retried): [`LockError::Backend`], [`LockError::InvalidName`];
     /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Timeout`] if there was no session for a TTL.
     pub async fn lock(&self, name: &str) -> Result<Guard<T>, LockError> {
         self.lock_as(name, &mut Owner::new()).await
@@ -135,9 +135,8 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.lock_again(&self.mutex(name)?, owner, None, Some(self.patience)).await
     }
 
-    /// Takes the lock. Claims again what was lost, in the next session if necessary. `limit`: for how long there may be no
-    /// session, and for how long refusals are tried again. Without it, the wait for a session lasts, and a refusal is returned at
-    /// once.
+    /// Takes the lock. Replaces a lost claim, in the next session if necessary. `limit`: for how long there may be no session,
+    /// and for how long refusals are retried. Without it, waits for a session without limit, and returns a refusal at once.
     pub(super) async fn lock_again(
         &self,
         mutex: &Mutex<T>,
@@ -173,8 +172,8 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
-    /// Takes the lock of this name if it is free; `None` if there is another claim. Waits for a session for a TTL at the
-    /// most, and tries once.
+    /// Takes the lock of this name if it is free; `None` if there is another claim. Waits for a session for at most a TTL, and
+    /// tries once.
     ///
     /// # Cancel safety
     /// As [`Mutex::try_lock`].
@@ -200,11 +199,11 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.session_within(self.patience).await?.mutex(name)?.try_lock_as(owner).await
     }
 
-    /// Takes the lock of this name, runs `work` and unlocks. Returns what `work` returned, if the lock was held until it
+    /// Takes the lock of this name, runs `work` and unlocks. Returns the result of `work`, if the lock was held until `work`
     /// ended. `work` gets a guard of its own, [re-entered](Guard::reenter). A guard that outlives `work` keeps the lock.
     ///
-    /// If the hold is lost in the middle, `work` is dropped at the point where it waits, and nothing of it is repeated: see
-    /// [`Guard::run`]. Work whose outcome must be known also then takes the lock by [`lock`](Self::lock), and asks
+    /// If the hold is lost meanwhile, `work` is dropped at the point where it waits, and no part of it is repeated: see
+    /// [`Guard::run`]. If you need the outcome of the work in any case, take the lock by [`lock`](Self::lock), and ask
     /// [`Guard::is_lost`].
     ///
     /// The future is `Send` if the future of `work` is. Then a task can run it:
@@ -221,11 +220,11 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// ```
     ///
     /// # Cancel safety
-    /// When the future is dropped, so is `work`, and the lock is released in the background.
+    /// When the future is dropped, `work` is dropped, too, and the lock is released in the background.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), before `work` began; [`LockError::Lost`] or [`LockError::SessionLost`] if the hold was lost
-    /// before it ended, also where only the release showed it: writes that the store accepted with the token stand.
+    /// before `work` ended, even if only the release showed it: writes that the store accepted with the token stand.
     pub async fn with<F: Future>(
         &self,
         name: &str,
@@ -234,7 +233,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         self.lock(name).await?.with(work).await
     }
 
-    /// The session, waiting for one to be opened, but no longer than this.
+    /// The session. Waits for one to be opened, but no longer than `limit`.
     async fn session_within(&self, limit: Duration) -> Result<Session<T>, LockError> {
         let late = |_| {
             let timeout = || LockError::Timeout { what: "lock session".into(), waited: limit };
@@ -243,17 +242,17 @@ impl<T: GrantToken> SessionKeeper<T> {
         timeout(limit, self.session()).await.unwrap_or_else(late)
     }
 
-    /// The session, waiting for one to be opened. Bound the wait with a timeout: it lasts for as
-    /// long as the lock service is away.
+    /// The session. Waits for one to be opened: bound the wait with a timeout, since it lasts for as long as the lock service is
+    /// away.
     ///
     /// # Cancel safety
     /// Safe.
     ///
     /// # Errors
-    /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Backend`] if a session was
-    /// refused for a reason that waiting does not mend.
+    /// [`LockError::SessionLost`] once the keeper was closed; [`LockError::Backend`] if a session was refused for a reason that
+    /// waiting does not mend.
     pub async fn session(&self) -> Result<Session<T>, LockError> {
-        // the session that is being closed still looks alive while it drains
+        // a session that is being closed looks alive while it drains
         if self.stop.is_cancelled() {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
         }
@@ -279,7 +278,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
-    /// Why the latest attempt to open a session failed, until one succeeds.
+    /// The error of the latest attempt to open a session, until one succeeds.
     pub fn latest_error(&self) -> Option<LockError> {
         match &*self.state.borrow() {
             State::Opening(failed) => failed.clone(),
@@ -287,7 +286,7 @@ impl<T: GrantToken> SessionKeeper<T> {
         }
     }
 
-    /// How many sessions were lost so far; one that was closed is not.
+    /// How many sessions were lost so far. Closed sessions do not count.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
@@ -311,7 +310,7 @@ impl<T: GrantToken> fmt::Debug for SessionKeeper<T> {
     }
 }
 
-/// Keeps a session open until `stop`, or until the last keeper was dropped.
+/// Keeps a session open until `stop`, or until the last keeper is dropped.
 async fn keep_open<T: GrantToken>(
     backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
@@ -322,7 +321,7 @@ async fn keep_open<T: GrantToken>(
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        // dropping the session here closes it once its last guard is gone as well
+        // this drops the session, which closes when its last guard is gone, too
         () = publish.closed() => return,
         () = open_again(backend, options, &publish, &losses) => {}
     }
@@ -367,8 +366,8 @@ async fn open_again<T: GrantToken>(
                 let may_pass = passes(&error);
                 let is_told =
                     matches!(&*publish.borrow(), State::Opening(Some(told)) if *told == error);
-                // logs the first failure in a row, the second, the fourth and so on, since an outage may last for hours; a
-                // refusal for good once
+                // an outage may last for hours: log the first failure in a row, the second, the fourth and so on; log a refusal
+                // for good once
                 if if may_pass { failures.is_power_of_two() } else { !is_told } {
                     let error = format!("{error:#}");
                     tracing::warn!(error, failures, "could not open a lock session: trying again");
@@ -381,7 +380,7 @@ async fn open_again<T: GrantToken>(
     }
 }
 
-/// Whether waiting may help: also against a lease that had run out when it was granted.
+/// Whether waiting may help. It may also help if the lease had run out when it was granted.
 fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Nested calls enter again by [`SessionKeeper::lock_as`]. A [`Mutex`] shows the queue: the holder and the waiters. Below the
-//! keeper, a [`Session`] is one lease, kept alive; all claims depend on it.
+//! keeper, a [`Session`] is one lease, kept alive; all its claims hang on it.
 //!
 //! # What it promises
 //!
@@ -42,10 +42,10 @@
 //!   lease its whole TTL again: if the leader changes meanwhile, within twice the TTL and four seconds.
 //! - **Re-entry without a request**, counted, by an explicit [`Owner`].
 //! - **A fencing token** with every grant, larger than all earlier tokens.
-//! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. It comes
-//!   by the local monotonic clock, before the lease can have ended, also when the service is
-//!   silent. (On Linux and macOS that clock stands still while the machine is suspended. A holder that wakes believes
-//!   in its lease for as long as before, though another may hold the lock: only the fence helps.)
+//! - **A signal when a hold is lost**: [`Guard::lost`], [`Guard::run`], [`Guard::is_lost`]. The local monotonic clock gives it
+//!   before the lease can have ended, also when the service is silent. (On Linux and macOS that clock stands still while the
+//!   machine is suspended. A holder that wakes believes in its lease for as long as before, though another may hold the lock:
+//!   only the fence helps.)
 //! - **No claim left behind** by a future that was dropped: the claim is withdrawn in the background.
 //! - **No future delays anybody else** if its caller drops it, forgets it or polls it slowly: requests run in tasks of the
 //!   backend's own. Only a granted lock waits for its caller.
@@ -55,12 +55,12 @@
 //! No lock with a lease can promise that its holder notices the loss in time. The scheduler, the migration of a virtual machine
 //! or a closed laptop can pause a process for longer than the TTL, between a look at the clock and a write. When the process goes
 //! on, another one holds the lock. Therefore the store must check the [`Token`] of every write, and refuse a token smaller than
-//! the largest it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens is protected only
-//! while no process is paused.
+//! the largest that it has seen: Kleppmann, "How to do distributed locking" (2016). A store that cannot check tokens is protected
+//! only while no process is paused.
 //!
 //! # Features
 //!
-//! None is on by default; without one, [`MemoryBackend`] and the trait [`Backend`] are there.
+//! No feature is on by default. Without one, there are [`MemoryBackend`] and the trait [`Backend`].
 //!
 //! - `etcd`: `EtcdBackend`. Building it needs `protoc` and Google's protobuf types (Debian: `protobuf-compiler
 //!   libprotobuf-dev`).
@@ -78,12 +78,12 @@
 //! # Connections
 //!
 //! A backend opens connections of its own, by its options; many sessions share one backend. It uses no connection pool of the
-//! service: with an exhausted pool no lease could be renewed, and a pooled connection has the state of its last user.
+//! service: an exhausted pool would stop the renewal of leases, and a pooled connection has the state of its last user.
 //!
 //! # Logs and metrics
 //!
-//! Events of `tracing` at the level debug tell of each grant, each release and each loss, with the claim (its name first) and
-//! its token. Waiting has the span `lock`, [`Guard::run`] the span `hold`. Events for an operator have the level warn.
+//! Events of `tracing` at the level debug report each grant, release and loss, with the claim (its name first) and its token.
+//! Waiting has the span `lock`, [`Guard::run`] the span `hold`. Events for an operator have the level warn.
 //!
 //! The feature `metrics` reports to the crate `metrics`: `fenced_lock_wait_seconds` and `fenced_lock_hold_seconds`
 //! (histograms), `fenced_lock_lost_holds_total` and `fenced_lock_lost_sessions_total` (counters).
@@ -94,21 +94,21 @@
 //! |---|---|
 //! | `mutex`, `guard`, `session`, `keeper` | the handles |
 //! | `acquire` | from a call to a grant. A waiter waits in `Attempt::granted`; a put whose answer got lost is repeated in `Attempt::enqueue` |
-//! | `inner` | what a session's handles share. A release whose answer got lost is repeated in `SessionInner::release` |
+//! | `inner` | the state that a session's handles share. A release whose answer got lost is repeated in `SessionInner::release` |
 //! | `hold` | one tenure with its entries |
-//! | `renewal`, `validity` | what keeps the lease alive, and the local deadline |
-//! | `backend`, `promises`, `claim` | what a lock service must do; what it promises; leases, claims and their places |
-//! | `holder` | tells who holds, to those who watch |
+//! | `renewal`, `validity` | keep the lease alive; the local deadline |
+//! | `backend`, `promises`, `claim` | the requests to a lock service; its promises; leases, claims and their places |
+//! | `holder` | shows watchers the holder |
 //! | `watched` | the engine for a service that shows each change: its queue, without I/O, and why no waiter is forgotten |
-//! | `asked`, `waiters` | the engine for a service that is asked: its driver, with the same, and its state without I/O |
+//! | `asked`, `waiters` | the engine for a service that is asked: its driver, the same reason, and its state without I/O |
 //! | `etcd`, `zookeeper` | the backends that are watched |
-//! | `postgres`, `redis` | the backends that are asked; advisory locks are waited for at the server |
+//! | `postgres`, `redis` | the backends that are asked. A waiter of an advisory lock waits at the server |
 //! | `file` | a thread that looks at each queue in which it waits: when the kernel tells of a change, and at least four times a second |
-//! | `memory` | the example: what takes a claim out grants the next one in the same step |
+//! | `memory` | the example: the step that takes a claim out grants the next one |
 //! | `token` | the fencing token, and how a store checks it |
 //! | `observe` | events and metrics |
-//! | `chaos` | switches for fault suites: each safeguard can be left out |
-//! | `process` | where tasks start and chance comes from, for a simulator |
+//! | `chaos` | switches for fault suites, which leave out a safeguard each |
+//! | `process` | starts tasks and draws random numbers, for a simulator |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -15,14 +15,14 @@ use super::{
     Promises, PutMode, QueueEntry, Released, Ticket, Token, TokenLife,
 };
 
-/// A lock service in this process, for tests of services that use the lock: it follows tokio's clock, so leases expire in paused
-/// time, and it fails when a test asks it to. Let the service take a [`SessionKeeper`](crate::SessionKeeper), which does not name
-/// the backend.
+/// A lock service in this process, for tests of services that use the lock. It follows tokio's clock, so leases expire in paused
+/// time, and it fails when a test asks it to. Let the service take a [`SessionKeeper`](crate::SessionKeeper), whose type does not
+/// name the backend.
 ///
 /// In a test: `#[tokio::test(start_paused = true)]`, with tokio's feature `test-util`.
 ///
-/// Clones are the same service; sessions on it exclude each other as processes do. It locks nothing outside of this process, and
-/// ends with it. A lease ends with the runtime on which it was opened.
+/// Clones are the same service, and sessions in it exclude each other as processes do. It locks nothing outside of this process,
+/// and ends with it. A lease ends with the runtime on which it was opened.
 ///
 /// # Panics
 /// Opening a session on it panics outside of a tokio runtime with timers.
@@ -64,7 +64,7 @@ struct State {
     waiters: Waiters<Token>,
 }
 
-/// The claims on one lock by their revisions, and how each is seen.
+/// The claims on one lock by their revisions, and how observers see each.
 type Queue = BTreeMap<i64, (Claim, ObservedClaim)>;
 
 impl MemoryBackend {
@@ -73,12 +73,13 @@ impl MemoryBackend {
         Self::default()
     }
 
-    /// Stops answering, or answers again. Requests wait in between.
+    /// Stops answering, or answers again. Requests wait meanwhile.
     pub fn set_silent(&self, silent: bool) {
         self.silent.send_replace(silent);
     }
 
-    /// Ends a lease ([`Session::lease`](crate::Session::lease)) and its claims at once, as an operator or its expiry would.
+    /// Ends a lease ([`Session::lease`](crate::Session::lease)) and its claims at once, as an operator or the end of its TTL
+    /// would.
     pub fn revoke(&self, lease: i64) {
         self.state.lock().end_lease(lease);
     }
@@ -105,7 +106,7 @@ impl State {
     fn remove_where(&mut self, goes: impl Fn(&Claim) -> bool) -> bool {
         let mut removed = false;
         for queue in self.queues.values_mut() {
-            // first remove all of these claims, then grant: otherwise one of them could be granted
+            // first remove all of these claims, then grant: otherwise one of these could be granted
             queue.retain(|_, (claim, _)| {
                 let stays = !goes(claim);
                 if !stays {
@@ -170,7 +171,7 @@ impl Backend for MemoryBackend {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         self.answering().await;
-        // first, because it panics without timers
+        // first, since it panics without timers
         let first_end = sleep_until(Instant::now() + ttl);
         let id = {
             let mut state = self.state.lock();
@@ -252,7 +253,7 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Ends a lease when it is dropped: at its time, or with the runtime on which it was opened.
+/// Ends a lease when it is dropped: when the lease is due, or with the runtime on which it was opened.
 struct Expiry {
     state: Weak<Mutex<State>>,
     lease: i64,

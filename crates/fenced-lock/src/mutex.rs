@@ -11,9 +11,9 @@ use super::{
     GrantToken, Guard, LockError, Owner, PutMode, QueueEntry, Session, SessionKeeper, Token,
 };
 
-/// A lock, known to all processes by its name, which is 1 to 256 bytes without
-/// control characters. Names are compared byte by byte: `a`, `a/` and `/a` are three locks, as they are
-/// to etcd's own tools. Waiters are served in the order in which they queued, across all processes.
+/// A lock, known to all processes by its name, which is 1 to 256 bytes without control characters. Names are compared byte by
+/// byte: `a`, `a/` and `/a` are three locks, as they are to etcd's own tools. Waiters are served in the order in which they
+/// queued, across all processes.
 ///
 /// The methods without an owner cannot tell who calls: a task that holds the lock and calls [`lock`](Self::lock) waits
 /// for ever, as with [`tokio::sync::Mutex`]. The methods with an [`Owner`] let the owner in again, without a request:
@@ -43,26 +43,26 @@ pub struct Mutex<T: GrantToken = Token> {
     standby: Option<Standby>,
 }
 
-/// Where a mutex has its session from.
+/// The source of a mutex's session.
 #[derive(Clone, Debug)]
 pub(super) enum Source<T: GrantToken> {
     Session(Session<T>),
     Keeper(SessionKeeper<T>),
 }
 
-/// How the claims of a mutex stand by.
+/// The note of standby claims, and the signal to them.
 #[derive(Clone, Debug)]
 pub(super) struct Standby {
     pub(super) note: Arc<str>,
-    /// Tells the claims that wait that they shall ask for a turn.
+    /// Tells the waiting claims to ask for a turn.
     pub(super) asks: watch::Sender<()>,
 }
 
-/// How a claim stands by, and what tells it to ask for a turn.
+/// The standby of a claim, and the receiver of its signal.
 pub(super) type Told = (Standby, watch::Receiver<()>);
 
 impl Standby {
-    /// For a claim, and for the later ones of the same call if that claim is lost: none misses the signal.
+    /// The standby of a claim, and of later claims of the same call if that one is lost. No claim misses the signal.
     pub(super) fn told(&self) -> Told {
         (self.clone(), self.asks.subscribe())
     }
@@ -78,19 +78,19 @@ impl<T: GrantToken> Mutex<T> {
         Ok(Self { source, name: name.into(), standby: None })
     }
 
-    /// The same lock, for claims that stand by: they wait in the queue as all others do, and are granted in their order, but
-    /// do not ask the holder for a turn. The holder is not [contended](Guard::is_contended) because of them, and keeps the
-    /// lock for as long as it likes. When it is gone, the next in the queue takes over at once. Processes that have a holder do
-    /// their work, and only want to succeed it, use this.
+    /// The same lock, for claims that stand by: they wait in the queue as all others do, and are granted in their order, but do
+    /// not ask the holder for a turn. The holder is not [contended](Guard::is_contended) because of them, and keeps the lock for
+    /// as long as it likes. When it is gone, the next claim in the queue takes over at once. This is for processes that let the
+    /// holder do their work, and only want to succeed it.
     ///
     /// [`ask_for_turn`](Self::ask_for_turn) ends the standby of claims that wait. Later claims, also those of
     /// [`Guard::requeue`], stand by again.
     ///
-    /// `note` is shown with each claim, to [all who see the queue](QueueEntry::note) or [watch the
-    /// holder](super::Backend::watch_holder), such as the address at which this process can be reached.
+    /// Each claim shows `note`, to [all who see the queue](QueueEntry::note) or [watch the holder](super::Backend::watch_holder):
+    /// for example the address at which this process can be reached.
     ///
-    /// Not every backend can tell such claims from others: see [`Promises::standby`](super::Promises::standby). Where it
-    /// cannot, they ask for a turn from the start.
+    /// Not every backend can tell such claims from others: see [`Promises::standby`](super::Promises::standby). With other
+    /// backends they ask for a turn from the start.
     ///
     /// # Errors
     /// [`LockError::InvalidNote`], unless `note` has at most 256 bytes, of visible ASCII.
@@ -103,8 +103,8 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self)
     }
 
-    /// Has those claims of this mutex and its clones that wait now ask for a turn, if they [stand by](Self::standby). They keep
-    /// their places. The backend is told in the background, again and again until it has done so.
+    /// Makes the waiting claims of this mutex and its clones ask for a turn, if they [stand by](Self::standby). They keep their
+    /// places. The request to the backend runs in the background, and is repeated until it succeeds.
     pub fn ask_for_turn(&self) {
         if let Some(standby) = &self.standby {
             standby.asks.send_replace(());
@@ -116,25 +116,25 @@ impl<T: GrantToken> Mutex<T> {
         &self.name
     }
 
-    /// Takes the lock, waiting for as long as it takes. In a session, it waits until the session is lost. The mutex of a keeper
-    /// waits for a session, and makes another claim, if need be in the next session, when its claim or session is lost.
+    /// Takes the lock, however long it takes. In a session, it waits until the session is lost. The mutex of a keeper waits for a
+    /// session, and makes another claim, if necessary in the next session, when its claim or session is lost.
     ///
     /// # Cancel safety
-    /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to
-    /// the next in the queue. Its place in the queue is lost. A future that is kept and not polled delays nobody but
-    /// those who wait for this lock: it is granted to the future in its turn, and then held until the future is dropped, or
-    /// for [the longest hold](super::SessionOptions::hold_for).
+    /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to the next in the queue. It
+    /// loses its place in the queue. A future that is kept and not polled delays only those who wait for this lock: the lock is
+    /// granted to the future in its turn, and then held until the future is dropped, or for [the longest
+    /// hold](super::SessionOptions::hold_for).
     ///
     /// # Errors
     /// [`LockError::SessionLost`] when the session is lost, or the session or the keeper closed, also while waiting;
     /// [`LockError::Lost`] when the claim was deleted: call again. A keeper's mutex does so itself. [`LockError::Backend`] when
-    /// the backend refuses. A request that is not answered is repeated until it is or the session is lost.
+    /// the backend refuses. A request without an answer is repeated until it is answered or the session is lost.
     pub async fn lock(&self) -> Result<Guard<T>, LockError> {
         self.lock_as(&mut Owner::new()).await
     }
 
-    /// Takes the lock for `owner`; at once and without a request if it holds the lock already. An owner that lost
-    /// its hold queues again: the new guard has a larger token, and the old guards stay lost.
+    /// Takes the lock for `owner`; at once and without a request if the owner holds it already. An owner that lost its hold
+    /// queues again: the new guard has a larger token, and the old guards stay lost.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -161,14 +161,14 @@ impl<T: GrantToken> Mutex<T> {
         self.enter(session, owner, PutMode::AtEnd, told).await?.ok_or_else(lost)
     }
 
-    /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock
-    /// may still be held; after [`unlock`](Guard::unlock) it is not.
+    /// Takes the lock if it is free; `None` if there is another claim. Right after a guard was dropped, the lock may still be
+    /// held; after [`unlock`](Guard::unlock) it is not.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but a request that is not answered fails and is not repeated.
+    /// As [`lock`](Self::lock), but a request without an answer fails and is not repeated.
     pub async fn try_lock(&self) -> Result<Option<Guard<T>>, LockError> {
         self.try_lock_as(&mut Owner::new()).await
     }
@@ -213,8 +213,8 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self.session().await?.inner.backend.queue(&self.name).await?)
     }
 
-    /// The holder of the lock, in any process; `None` if it is free. It fails where a claim would, for lack of
-    /// permission or room, as far as the backend can find out without a claim.
+    /// The holder of the lock, in any process; `None` if the lock is free. It fails if a claim would, for lack of permission or
+    /// room, as far as the backend can find out without a claim.
     ///
     /// # Cancel safety
     /// As [`queue`](Self::queue).
@@ -225,7 +225,7 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self.session().await?.inner.backend.probe(&self.name).await?)
     }
 
-    /// The session, waiting for one to be opened where a keeper does so.
+    /// The session. The mutex of a keeper waits for one to be opened.
     async fn session(&self) -> Result<Session<T>, LockError> {
         match &self.source {
             Source::Session(session) => Ok(session.clone()),
@@ -241,9 +241,9 @@ impl<T: GrantToken> Mutex<T> {
         told: Option<Told>,
     ) -> Result<Option<Guard<T>>, LockError> {
         let current = session.inner.hold_of(&self.name);
-        // a lost hold does not count, though it is still known while one of its guards lives
+        // a lost hold does not count, though it is known for as long as one of its guards lives
         let current = current.filter(|hold| hold.owner == owner.id && !hold.is_lost());
-        // another task may just have dropped its last guard
+        // another task may just have dropped the last guard
         if let Some(hold) = current
             && hold.enter()?
         {

@@ -1,13 +1,13 @@
-//! What the options of several backends have in common.
+//! Checks that the options of several backends share.
 
 use std::time::Duration;
 
 use super::BackendError;
 
-/// The longest time that counts: longer ones are cut to this.
+/// The longest time that counts. Longer ones are cut to this.
 pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// In a shorter time nothing can be done.
+/// The shortest time that is accepted.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A time that the program sets, cut to [`LONGEST`].
@@ -22,7 +22,7 @@ pub(crate) fn limit(what: &str, set: Duration) -> Result<Duration, BackendError>
     Ok(set.min(LONGEST))
 }
 
-/// An address of hosts and ports for logs: not shown if it may contain a secret, such as a password.
+/// An address of hosts and ports for logs. Not shown if it may contain a secret, such as a password.
 #[allow(dead_code, reason = "not every backend has such an address")]
 pub(crate) fn shown(address: &str) -> &str {
     if address.contains(['@', '?', '#']) { "(not shown)" } else { address }

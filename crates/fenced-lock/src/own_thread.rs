@@ -18,8 +18,8 @@ use super::{
     Ticket,
 };
 
-/// A current-thread runtime on a separate thread, which renews leases on time, however busy the program's runtime is. Dropping it
-/// ends the thread without blocking, so a backend may be dropped anywhere.
+/// A current-thread runtime on a thread of its own, which renews leases on time, however busy the program's runtime is. Dropping
+/// it ends the thread without blocking, so a backend may be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct OwnThread {
     pub(crate) runtime: Handle,
@@ -28,7 +28,6 @@ pub(crate) struct OwnThread {
 }
 
 impl OwnThread {
-    /// Starts a thread of this name.
     pub(crate) fn start(name: &str) -> Result<Self, BackendError> {
         let (running, ended) = oneshot::channel::<()>();
         if !Safeguard::OwnThread.is_on() {
@@ -57,7 +56,7 @@ impl OwnThread {
 ///
 /// Each request is a task on that thread, and its caller waits only for the outcome. A caller that polls slowly or never again
 /// therefore holds no connection and no permit that others need. A request ends when its caller drops it. Tasks that a request
-/// starts live on that thread, whatever runtime its caller has.
+/// starts live on that thread, on whatever runtime its caller is.
 pub struct OnThread<B> {
     pub(crate) backend: Arc<B>,
     thread: Arc<OwnThread>,

@@ -1,12 +1,11 @@
-//! Who holds a lock.
+//! The owner of a hold.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who holds a lock, for re-entry: a call with the same `Owner` enters again.
+/// The owner of a hold, for re-entry: a call with the same `Owner` enters again.
 ///
-/// An owner is explicit, never the thread or the task: two branches of one task would both be let
-/// in. Methods take it as `&mut`, so nested calls pass it on, and two futures that run at the same
-/// time cannot both use it:
+/// An owner is explicit, never the thread or the task: otherwise two branches of one task would both be let in. Methods take it
+/// as `&mut`: nested calls pass it on, and two futures that run at the same time cannot both use it:
 ///
 /// ```compile_fail,E0499
 /// # async fn example(mutex: fenced_lock::Mutex) {

@@ -1,9 +1,9 @@
-//! Where tasks start and where chance comes from: the two things that a simulator replaces.
+//! Starts tasks and draws random numbers: a simulator replaces both.
 //!
-//! As shipped, tasks start on a runtime, and chance is the system's. Built with `--cfg fenced_lock_chaos`, a simulator can run
-//! several [processes](Process) in one runtime with paused time. A process is then a mark on each of its tasks, and a task marks
-//! the tasks that it starts. All processes share one runtime, because tokio does not say when a runtime's next timer ends:
-//! several runtimes would have to advance in fixed steps, while a single one jumps from event to event by itself.
+//! In a normal build, tasks start on a runtime, and random numbers are the system's. Built with `--cfg fenced_lock_chaos`, a
+//! simulator can run several [processes](Process) in one runtime with paused time. A process is then a mark on each of its tasks,
+//! and a task marks the tasks that it starts. All processes share one runtime, since tokio does not say when a runtime's next
+//! timer ends: several runtimes would have to advance in fixed steps, while a single one jumps from event to event by itself.
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 #[cfg(fenced_lock_chaos)]
 pub use simulated::{Process, Turn, current, within};
 
-/// Starts a task on this runtime; it belongs to the process of its caller.
+/// Starts a task on this runtime. The task belongs to the process of its caller.
 pub fn spawn_on<F>(runtime: &Handle, task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -24,7 +24,7 @@ where
 }
 
 /// A number from the system's random source, which no other process draws. The standard library seeds its random state once in a
-/// thread, so a forked child would draw the same numbers.
+/// thread, so a forked child would draw the numbers of its parent.
 ///
 /// # Panics
 /// If the system has no random source; the standard library panics there too.
@@ -48,7 +48,7 @@ mod simulated {
         /// Its name, for a trace.
         fn name(&self) -> String;
 
-        /// Notes a new task; returns its number.
+        /// Notes a new task, and returns its number.
         fn begin(&self) -> u64;
 
         /// Whether a task that was woken may run now.
@@ -60,7 +60,7 @@ mod simulated {
         /// Forgets a task that has ended or was dropped.
         fn end(&self, task: u64);
 
-        /// The next number from the process's own chance.
+        /// The process's next random number.
         fn random(&self) -> u64;
     }
 
@@ -79,7 +79,7 @@ mod simulated {
         static CURRENT: RefCell<Option<Arc<dyn Process>>> = const { RefCell::new(None) };
     }
 
-    /// The process whose code runs now.
+    /// The process whose code runs at present.
     pub fn current() -> Option<Arc<dyn Process>> {
         CURRENT.with_borrow(Clone::clone)
     }
@@ -96,11 +96,10 @@ mod simulated {
         work()
     }
 
-    /// A task of a process.
     pub(super) struct Task<F> {
         process: Arc<dyn Process>,
         number: u64,
-        /// `None` once it is dropped.
+        /// `None` after it was dropped.
         inner: Option<Pin<Box<F>>>,
     }
 
@@ -110,7 +109,7 @@ mod simulated {
             Self { process, number, inner: Some(Box::pin(task)) }
         }
 
-        /// Drops the task as code of its process, because the drop may start another task.
+        /// Drops the task as code of its process, since the drop may start another task.
         fn end(&mut self) {
             if let Some(inner) = self.inner.take() {
                 within(&self.process, || drop(inner));

@@ -1,20 +1,20 @@
-//! What a lock service promises, and what it does not.
+//! The promises of a lock service.
 
 use std::fmt::Debug;
 
 /// The type that a grant carries: a [`Token`](super::Token), or [`Unfenced`] for a lock without tokens. A function that takes a
-/// [`Guard`](super::Guard) takes one with a token; a guard of a lock without tokens does not compile there.
+/// [`Guard`](super::Guard) takes one with a token: a guard of a lock without tokens does not compile there.
 pub trait GrantToken: Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
 
-/// The mark of a lock whose grants carry no fencing token. A holder that is paused beyond its lease can then
-/// write beside its successor, and nothing refuses the write.
+/// The mark of a lock whose grants carry no fencing token. A holder that is paused beyond its lease can then write beside its
+/// successor, and nothing refuses the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfenced;
 
-/// The promises of a [`Backend`](super::Backend). The contract suite shows that each promise holds, and that the backend does not
-/// do what it does not promise.
+/// The promises of a [`Backend`](super::Backend). The contract suite shows that the backend keeps each promise, and that it
+/// promises as much as it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {
@@ -30,8 +30,8 @@ pub struct Promises {
     pub loss: Loss,
     /// Which part of a queue can be seen.
     pub queue: QueueView,
-    /// Whether a claim that [stands by](super::Mutex::standby) is no contention for the holder. If not, it is as any other
-    /// claim, and asks for a turn from the start.
+    /// Whether a claim that [stands by](super::Mutex::standby) is no contention for the holder. If not, such a claim asks for a
+    /// turn from the start, as any other.
     pub standby: bool,
 }
 
@@ -72,9 +72,9 @@ impl Promises {
 pub enum Order {
     /// In the order in which the service put their claims into the queue.
     Fifo,
-    /// In the order in which the server got them, unless a waiter loses its connection: it then starts anew.
+    /// In the order in which the server got them, except that a waiter that loses its connection starts anew.
     Arrival,
-    /// Whoever asks at the right moment.
+    /// The waiter that asks at the right moment is served.
     Unordered,
 }
 
@@ -117,9 +117,9 @@ pub enum Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// A monotonic one: nobody can set it.
+    /// A monotonic clock: nobody can set it.
     Monotonic,
-    /// The wall clock of the service: whoever sets it forward ends leases early.
+    /// The wall clock of the service: leases end early if somebody sets it forward.
     Wall,
 }
 

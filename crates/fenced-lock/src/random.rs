@@ -1,4 +1,4 @@
-//! Numbers that no other process draws.
+//! Random numbers.
 
 pub(crate) use super::process::random;
 

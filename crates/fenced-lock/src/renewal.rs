@@ -1,4 +1,4 @@
-//! Keeping the lease alive.
+//! Keeps the lease alive.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) fn keep_alive<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     asked_at: Instant,
 ) -> impl Future<Output = ()> + Send {
-    // also if the runtime ends, even before the first poll: nobody renews the lease any more
+    // also if the runtime ends, even before the first poll, since nobody then renews the lease
     let lost = LoseOnDrop(inner);
     async move {
         let inner = &lost.0;
@@ -36,12 +36,12 @@ impl<T: GrantToken> Drop for LoseOnDrop<T> {
     }
 }
 
-/// Renews the session's lease, which was requested at `asked_at`, every third of its shortest lifetime until the session is lost
-/// or closed. A renewal that fails or hangs is repeated until the deadline. Then the local clock ends the session, and a later
-/// answer changes nothing.
+/// Renews the session's lease, which was requested at `asked_at`, every third of its shortest lifetime, until the session is lost
+/// or closed. Repeats a renewal that fails or hangs until the deadline. Then the local clock ends the session, and a later answer
+/// changes nothing.
 async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Instant) {
     let mut lifetime = inner.lease.ttl.saturating_sub(inner.margin);
-    // already over if opening the lease took long
+    // in the past if opening the lease took long
     let mut next = asked_at + lifetime / 3;
     loop {
         tokio::select! {
@@ -52,7 +52,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         }
         // the lifetime counts from the sending: the backend cannot have renewed earlier
         let sent_at = Instant::now();
-        // longer than a backend waits for one member: only a timeout there makes it try the next member
+        // longer than a backend waits for one member: after such a timeout it tries the next member
         let attempt_ends = inner.validity.deadline().min(sent_at + lifetime / 3);
         let renewal = inner.ask(async {
             let renewed = timeout_at(attempt_ends, inner.backend.renew(inner.lease)).await;
@@ -60,7 +60,7 @@ async fn renew_until_lost<T: GrantToken>(inner: &SessionInner<T>, asked_at: Inst
         });
         let renewed = tokio::select! {
             biased;
-            // drops even a renewal under way: nobody would take notice of its effect
+            // drops even a renewal under way, whose effect would not count
             _ = inner.validity.lost() => return,
             renewed = renewal => renewed,
         };

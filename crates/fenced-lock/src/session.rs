@@ -1,4 +1,4 @@
-//! One lease, kept alive, with everything that depends on it.
+//! One lease, kept alive, with everything that hangs on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
 use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
 
-/// How a session behaves.
+/// The behaviour of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     pub(super) ttl: Duration,
@@ -24,36 +24,34 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Options for a TTL: how long the claims of this process outlive it when it dies or is cut off, and so how long the
-    /// others wait then. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the
-    /// TTL, which must be longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts,
-    /// whole seconds). More than a day counts as a day: those behind a dead process wait so long. Less than a
-    /// millisecond is refused when the session is opened.
+    /// Options for a TTL: the time for which the claims of a process outlive it when it dies or is cut off, while other processes
+    /// wait. 10 to 30 s suit most services: a hold survives an outage of the lock service of about half the TTL, which must be
+    /// longer than an election takes. A backend may grant more (etcd: at least 1.5 election timeouts, whole seconds). More than a
+    /// day counts as a day. Less than a millisecond is refused when the session is opened.
     pub fn new(ttl: Duration) -> Self {
         let ttl = ttl.min(LONGEST);
         Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
     }
 
-    /// How long before the lease can end the session stops believing in it, in place of a tenth of the TTL. It covers the
-    /// time between looking at the clock and acting on it, and clocks that run at different speeds. At most half of the
-    /// TTL counts.
+    /// How long before the lease can end the session stops believing in it; a tenth of the TTL by default. It covers the time
+    /// between looking at the clock and acting on it, and clocks that run at different speeds. At most half of the TTL counts.
     #[must_use]
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = margin;
         self
     }
 
-    /// Who this is, for a human who looks at the queue. No more than 256 characters count.
+    /// The name of this process, for a human who looks at the queue. At most 256 characters count.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        // services refuse large requests, and some without a word
+        // services refuse large requests, some of them without an error
         self.label = label.into().chars().take(256).collect();
         self
     }
 
-    /// The longest hold, in place of none: a task that hangs does not keep a lock for ever. After that time the guards of
-    /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More
-    /// than a year counts as a year; less than a millisecond is refused when the session is opened.
+    /// The longest hold; none by default. With it, a task that hangs does not keep a lock for ever: after that time the guards of
+    /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More than
+    /// a year counts as a year; less than a millisecond is refused when the session is opened.
     #[must_use]
     pub fn hold_for(mut self, limit: Duration) -> Self {
         self.hold_for = Some(limit.min(FOR_EVER));
@@ -63,16 +61,15 @@ impl SessionOptions {
 
 /// One lease, kept alive for the life of a process; all its claims hang on it.
 ///
-/// Clones are the same session. When the last one is gone, with all its mutexes and guards, the
-/// session closes in the background; [`close`](Self::close) waits for it. Close it before the process
-/// ends: what is released in the background then is cut off, and its claims stay until the lease ends.
+/// Clones are the same session. When the last one is gone, with all its mutexes and guards, the session closes in the background;
+/// [`close`](Self::close) waits for it. Close the session before the process ends: the end cuts off releases in the background,
+/// and their claims stay until the lease ends.
 ///
-/// A session that is lost stays lost: open another one, or let a
-/// [`SessionKeeper`](super::SessionKeeper) do so.
+/// A session that is lost stays lost: open another one, or let a [`SessionKeeper`](super::SessionKeeper) do so.
 #[derive(Clone)]
 pub struct Session<T: GrantToken = Token> {
     pub(super) inner: Arc<SessionInner<T>>,
-    // last, so that it goes after everything that may still want to release a claim
+    // the last field, so that it is dropped after everything that may still release a claim
     _closer: Arc<CloseOnDrop<T>>,
 }
 
@@ -88,14 +85,14 @@ impl<T: GrantToken> Session<T> {
     /// [`LockError::SessionLost`] if it took so long that the lease cannot be believed in.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with timers, with a backend that has none of its own ([`Backend::runtime`]). Such a
-    /// session is lost when the runtime that opened it ends.
+    /// Outside of a tokio runtime with timers, if the backend has none of its own ([`Backend::runtime`]). A session with such a
+    /// backend is lost when the runtime that opened it ends.
     pub async fn open(
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
         let runtime = runtime_of(&*backend);
-        // a task of its own: a session that nobody waits for any more is dropped there, which closes it
+        // a task of its own: if nobody waits any more, the session is dropped there, which closes it
         let opened = spawn_on(&runtime, Self::open_on(runtime.clone(), backend, options)).await;
         opened.unwrap_or_else(|ended| Err(BackendError::transient(ended).into()))
     }
@@ -110,7 +107,7 @@ impl<T: GrantToken> Session<T> {
         let ends = backend.promises().ends;
         let asked_at = Instant::now();
         let lease = backend.open(options.ttl).await?;
-        // a larger one would leave no time to renew
+        // a larger margin would leave no time to renew
         let margin = options.margin.min(lease.ttl / 2);
         let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
         let believed_until = asked_at + lives_for.saturating_sub(margin);
@@ -118,13 +115,12 @@ impl<T: GrantToken> Session<T> {
         let inner = Arc::new(inner);
         spawn_on(&inner.runtime, keep_alive(Arc::clone(&inner), asked_at));
         let session = Self { _closer: Arc::new(CloseOnDrop { inner: Arc::clone(&inner) }), inner };
-        // a service that took its time to answer may have used up the lease
+        // a slow answer of the service may have used up the lease
         session.inner.check()?;
         Ok(session)
     }
 
-    /// The mutex of this name. All mutexes of one name, of all sessions of all processes, are one
-    /// lock.
+    /// The mutex of this name. All mutexes of one name, of all sessions of all processes, are one lock.
     ///
     /// # Errors
     /// [`LockError::InvalidName`].
@@ -137,7 +133,7 @@ impl<T: GrantToken> Session<T> {
         self.inner.lease
     }
 
-    /// How the session was lost, if it is.
+    /// The reason of the loss, if the session is lost.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.inner.validity.lost_reason()
     }
@@ -147,8 +143,8 @@ impl<T: GrantToken> Session<T> {
         self.lost_reason().is_some()
     }
 
-    /// Whether the backend answered the latest request. A backend that does not is asked again until
-    /// the session is lost; meanwhile no lock is granted.
+    /// Whether the backend answered the latest request. A silent backend is asked again until the session is lost; meanwhile no
+    /// lock is granted.
     pub fn is_answered(&self) -> bool {
         self.inner.is_answered()
     }
@@ -164,9 +160,9 @@ impl<T: GrantToken> Session<T> {
         self.inner.validity.lost().await
     }
 
-    /// Closes the session: waiters fail, releases that are under way end, the lease is revoked.
-    /// Guards that still live are lost. Closing twice is harmless, and has the same result twice. On SIGTERM, end the work
-    /// first, then close. If the service is silent, this takes up to two TTLs: bound it with a timeout.
+    /// Closes the session: waiters fail, releases under way end, the lease is revoked. Guards that still live are lost. A second
+    /// call has the result of the first. On SIGTERM, end the work first, then close. If the service is silent, this takes up to
+    /// two TTLs: bound it with a timeout.
     ///
     /// # Cancel safety
     /// When the future is dropped, closing goes on in the background.
@@ -178,13 +174,13 @@ impl<T: GrantToken> Session<T> {
         let closing = spawn_on(&self.inner.runtime, async move { inner.close().await });
         match closing.await {
             Ok(result) => Ok(result?),
-            // only a runtime that shuts down ends the task early, and its renewals end with it
+            // only a runtime that shuts down ends the task early, and the renewals end with that runtime
             Err(_) => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
     }
 }
 
-/// The runtime for the tasks of a session. Panics here, and not in the tasks, if the runtime has no timers.
+/// The runtime for the tasks of a session. If the runtime has no timers, this panics, and not the tasks.
 pub(super) fn runtime_of<T: GrantToken>(backend: &dyn Backend<Token = T>) -> Handle {
     let runtime = backend.runtime().unwrap_or_else(Handle::current);
     let entered = runtime.enter();

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::BackendError;
 
-/// A value that is made when it is needed, and made anew when it is no longer usable. One caller makes it; the callers that wait
+/// A value that is made when it is needed, and made anew when it is unusable. One caller makes it, and the callers that wait
 /// meanwhile share the outcome. Each caller is a task, which is polled until it ends or is dropped: see
 /// [`OnThread`](crate::OnThread).
 pub(crate) struct Shared<T> {

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 /// Makes rustls use ring, unless the program has chosen already. If any crate of the program links a second cryptography library,
-/// rustls does not choose by itself, and clients that leave it the choice panic.
+/// rustls does not choose by itself, and clients that leave the choice to it panic.
 pub(crate) fn settle_cryptography() {
     // an error means that the program has chosen
     let _ = ring::default_provider().install_default();

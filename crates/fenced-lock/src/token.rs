@@ -25,13 +25,12 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// A fencing token: a number that comes with every grant of a lock, larger for a later grant of the
-/// same cluster.
+/// A fencing token: a number that comes with every grant of a lock, larger for a later grant of the same cluster.
 ///
-/// A holder that was paused does not know that its lease ran out and that another process holds the lock by now. Therefore every
-/// write to what the lock protects carries the token, and the store refuses a token smaller than one it has already seen. The
-/// idea is from Burrows, "The Chubby lock service" (OSDI 2006, section 2.4, there called a sequencer); the name is Kleppmann's,
-/// "How to do distributed locking" (2016).
+/// A holder that was paused does not know that its lease ran out and that another process holds the lock. Therefore every write
+/// to the data that the lock protects carries the token, and the store refuses a token smaller than one that it has already seen.
+/// The idea is from Burrows, "The Chubby lock service" (OSDI 2006, section 2.4, where it is called a sequencer); the name is
+/// Kleppmann's, "How to do distributed locking" (2016).
 ///
 /// # How a store checks it
 ///
@@ -49,8 +48,8 @@ impl fmt::Debug for ClusterId {
 /// RETURNING revision;
 /// ```
 ///
-/// **S3**: read the object with its `ETag`. If its metadata has a larger token, stop. Else put it with `If-Match` (a new
-/// object: `If-None-Match: *`) and the token in its metadata. After status 412, read again.
+/// **S3**: read the object with its `ETag`. If its metadata has a larger token, stop. Otherwise put the object with `If-Match` (a
+/// new object: `If-None-Match: *`) and the token in its metadata. After status 412, read again.
 ///
 /// **REST**: send both numbers in headers. The service makes the token with [`Token::new`], checks it in its own store,
 /// and answers 409 if the store refuses it.
@@ -59,8 +58,8 @@ impl fmt::Debug for ClusterId {
 ///
 /// # As text
 ///
-/// `REVISION@CLUSTER`: the numbers of two clusters cannot be compared. [`FromStr`] reads it back. With the
-/// feature `serde`, a token is stored as this text, which no format rounds.
+/// `REVISION@CLUSTER`, since the numbers of two clusters cannot be compared. [`FromStr`] reads it back. With the feature `serde`,
+/// a token is stored as this text, which no format rounds.
 ///
 /// ```
 /// use fenced_lock::{ClusterId, Token};
@@ -81,7 +80,7 @@ impl Token {
         Self { cluster, revision }
     }
 
-    /// Which cluster numbered this token.
+    /// The cluster that numbered this token.
     pub const fn cluster(self) -> ClusterId {
         self.cluster
     }
@@ -129,7 +128,7 @@ impl FromStr for Token {
     }
 }
 
-/// Returns `read` if it is written as `text`, so that two tokens are equal if and only if their texts are.
+/// Returns `read` if its text is `text`, so that two tokens are equal if and only if their texts are.
 fn exactly<T: fmt::Display>(text: &str, read: Option<T>) -> Result<T, ParseTokenError> {
     let read = read.filter(|read| read.to_string() == text);
     read.ok_or_else(|| ParseTokenError(text.to_owned()))

@@ -1,4 +1,4 @@
-//! Whether a session can still be believed.
+//! The time until which a session can be believed.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tokio::time::{Instant, sleep_until};
 use super::chaos::Safeguard;
 use super::{LostReason, observe};
 
-/// The deadline if no clock ends the lease, or the local clock is ignored.
+/// The deadline if no clock ends the lease, or if the local clock is ignored.
 pub(super) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The longest time for which logging a loss delays others that declare it.
+/// The longest time for which the logging of a loss delays others that declare it.
 const LONGEST_TELLING: Duration = Duration::from_secs(1);
 
 /// The deadline until which the session's lease certainly lives, by the local monotonic clock.
 ///
-/// A lost session stays lost: a renewal that is answered after the deadline changes nothing, because a holder may have acted on
-/// the loss.
+/// A lost session stays lost: a renewal that is answered after the deadline changes nothing, since a holder may have acted on the
+/// loss.
 #[derive(Debug)]
 pub(super) struct Validity {
     lease: i64,
     deadline: Mutex<Instant>,
     /// The first reason, set when its logging begins.
     reason: OnceLock<LostReason>,
-    /// Held while the loss is logged, so that nobody makes it known earlier. Reentrant: a log's subscriber may ask whether the
-    /// session is lost.
+    /// Held while the loss is logged, so that nobody makes it known earlier. Reentrant, since a log's subscriber may ask whether
+    /// the session is lost.
     telling: ReentrantMutex<()>,
-    /// The reason, once callers may know.
+    /// The reason, when callers may know it.
     lost: watch::Sender<Option<LostReason>>,
 }
 
@@ -47,7 +47,8 @@ impl Validity {
         *self.deadline.lock()
     }
 
-    /// Sets the deadline of the latest renewal, which may be earlier than the present one. Does nothing once that has passed.
+    /// Sets the deadline of the latest renewal, which may be earlier than the present one. Does nothing after the present one has
+    /// passed.
     pub(super) fn renew(&self, deadline: Instant) {
         let mut current = self.deadline.lock();
         let now = Instant::now();
@@ -64,7 +65,7 @@ impl Validity {
 
     /// Declares the session lost; the first reason counts. The loss is logged before a caller knows of it.
     pub(super) fn lose(&self, reason: LostReason) {
-        // with a limit: another thread that is logging may hold what this log waits for
+        // with a limit, since another thread that is logging may hold a lock that this log waits for
         let _telling = self.telling.try_lock_for(LONGEST_TELLING);
         if self.reason.set(reason).is_ok() {
             observe::session_ended(self.lease, reason);
@@ -73,8 +74,8 @@ impl Validity {
         self.lost.send_if_modified(|lost| lost.replace(reason).is_none());
     }
 
-    /// How the session was lost, if it is. Looks at the clock as well, so it is right even while the session's own task does not
-    /// run.
+    /// The reason of the loss, if the session is lost. Looks at the clock, so it is right even while the session's own task does
+    /// not run.
     pub(super) fn lost_reason(&self) -> Option<LostReason> {
         if self.lost.borrow().is_none() && Instant::now() >= self.deadline() {
             self.lose(LostReason::Expired);
@@ -91,9 +92,9 @@ impl Validity {
             }
             tokio::select! {
                 biased;
-                // `self` keeps the sender, so this cannot fail
+                // cannot fail, since `self` keeps the sender
                 _ = lost.changed() => {}
-                // look at the clock here too: the session's own task may not run
+                // look at the clock here, too: the session's own task may not run
                 () = sleep_until(self.deadline()) => {}
             }
         }
@@ -121,7 +122,7 @@ mod tests {
 
     struct Log {
         validity: Arc<Validity>,
-        /// Whether the log waits for another thread that finds out about the loss.
+        /// Whether the log waits for another thread that notices the loss.
         waits: bool,
         /// Whether the loss was known at each event.
         was_known: Mutex<Vec<bool>>,
@@ -143,7 +144,7 @@ mod tests {
                 validity.lose(LostReason::Revoked);
             });
             begins.recv().expect("it sends first");
-            // far fewer turns of a busy machine than the log's second takes
+            // this gives up long before the log's second is over, also on a busy machine
             let is_known = (0..20).any(|_| {
                 thread::yield_now();
                 self.validity.lost.borrow().is_some() || other.is_finished()
@@ -157,8 +158,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Goal: the loss is logged once, and before a caller knows, whoever finds out first; a log that waits for such a caller
-    /// stops nobody for good. Method: another thread finds out while the loss is being logged.
+    /// Goal: the loss is logged once, and before a caller knows of it, whoever notices it first. A log that waits for such a
+    /// caller stops nobody for good. Method: another thread notices the loss while it is being logged.
     #[tokio::test(start_paused = true)]
     async fn a_loss_is_logged_before_it_is_known() {
         for waits in [false, true] {
@@ -166,7 +167,7 @@ mod tests {
             let was_known = Mutex::default();
             let log = Arc::new(Log { validity: Arc::clone(&validity), waits, was_known });
             advance(3 * SECOND).await;
-            // where there is one subscriber, the thread of another test that comes first, and has none, switches an event off for good
+            // with a single subscriber, another test's thread, which has none, could come first and switch the event off for good
             let _second = tracing::Dispatch::new(Arc::clone(&log));
             with_default(Arc::clone(&log), || {
                 assert_eq!(validity.lost_reason(), Some(LostReason::Expired));
@@ -177,9 +178,9 @@ mod tests {
         }
     }
 
-    /// Goal: the clock alone makes the loss known, to a caller that asks and to one that waits, though no task declares it; a
+    /// Goal: the clock alone makes the loss known, to a caller that asks and to one that waits, though no task declares it. A
     /// renewal that is answered after the deadline does not bring the session back. A renewal that shortens the lease counts,
-    /// also for those who wait already.
+    /// also for callers that wait already.
     #[tokio::test(start_paused = true)]
     async fn lost_by_the_clock() {
         let (asked, renewed) = (valid_for_two_seconds(), valid_for_two_seconds());

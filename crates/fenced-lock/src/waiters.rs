@@ -1,4 +1,4 @@
-//! This process's claims at a service that must be asked where they stand: the state, without I/O.
+//! The claims of this process at a service that must be asked where a claim stands: the state, without I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub struct Waiters<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     reporter: Reporter<T>,
-    /// The age of the latest news about contention: the last ticket at that moment, then whether nobody else waits.
+    /// How new the latest news about contention is: the last ticket at that moment, and whether nobody else waited.
     contended_as_of: (i64, bool),
-    /// A message came, or the status changed: look at the claim again.
+    /// Notified when the task that watches the claim must look at it again: a message came, or the status changed.
     wake: Arc<Notify>,
 }
 
@@ -35,24 +35,24 @@ const UNKNOWN: (i64, bool) = (i64::MIN, false);
 impl<T: GrantToken> Waiter<T> {
     fn report(&self, status: ClaimStatus<T>) {
         self.reporter.report(status);
-        // so that the task that watches it stops
+        // the task that watches the claim stops
         self.wake.notify_one();
     }
 }
 
-/// Where the service says that a claim stands.
+/// The place of a claim, as the service answers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Answer<T> {
-    /// Where it stands.
+    /// Where the claim stands.
     pub status: ClaimStatus<T>,
-    /// When to ask again at the latest, while the claim waits. The actual pause is half of this or more, at random, so that
-    /// waiters who came together do not ask together.
+    /// When to ask again at the latest, while the claim waits. The actual pause is random, from half of this to all of it, so
+    /// that waiters that came together do not ask together.
     pub ask_again_in: Duration,
 }
 
 impl<T> Answer<T> {
-    /// The claim has this status; if it waits, ask again after `ask_again_in` at the latest.
+    /// The claim has this status. If it waits, ask again after `ask_again_in` at the latest.
     pub fn new(status: ClaimStatus<T>, ask_again_in: Duration) -> Self {
         Self { status, ask_again_in }
     }
@@ -65,12 +65,12 @@ impl<T> Default for Waiters<T> {
 }
 
 impl<T: GrantToken> Waiters<T> {
-    /// The leases that are open here, with their TTLs.
+    /// The open leases of this process, with their TTLs.
     pub(crate) fn leases(&self) -> MutexGuard<'_, BTreeMap<i64, Duration>> {
         self.leases.lock()
     }
 
-    /// Makes a claim known before its request is sent. It counts as waiting until another status is noted.
+    /// Makes a claim known before its request is sent. The claim counts as waiting until another status is noted.
     pub fn expect(&self, claim: &Claim) -> Ticket<T> {
         let mut claims = self.claims.lock();
         let waiter = claims.entry(claim.clone()).or_insert_with(|| Waiter {
@@ -92,8 +92,8 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Reports a claim as gone that may not be asked about, and forgets it. One that a message has granted meanwhile does not wait,
-    /// and so is not asked about: it keeps its lock.
+    /// Reports a waiting claim as gone after the service refused to say where it stands, and forgets it. A claim that a message
+    /// has granted meanwhile keeps its lock.
     fn deny(&self, claim: &Claim) {
         let mut claims = self.claims.lock();
         if let Some(waiter) = claims.get(claim)
@@ -114,7 +114,6 @@ impl<T: GrantToken> Waiters<T> {
             .collect()
     }
 
-    /// Forgets a lease and the claims on it.
     pub(crate) fn forget(&self, lease: i64) {
         self.leases().remove(&lease);
         self.end(lease);
@@ -128,8 +127,8 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Notes whether others waited behind a holder when `as_of` was the last ticket of the queue. Ignores news older than those
-    /// noted before. For the same ticket, "nobody waits" is newer than "others wait": no claim has come since.
+    /// Notes whether others waited behind a holder when `as_of` was the last ticket of the queue. Ignores older news than the
+    /// last. For the same ticket, "nobody waits" is newer than "others wait": no claim has come since.
     pub fn note_contended_as_of(&self, claim: &Claim, as_of: i64, contended: bool) {
         let news = (as_of, !contended);
         if let Some(waiter) = self.claims.lock().get_mut(claim)
@@ -176,15 +175,14 @@ impl<T: GrantToken> Waiters<T> {
         self.claims.lock().get(claim).map_or(ClaimStatus::Gone, |waiter| waiter.reporter.status())
     }
 
-    /// How many claims are known.
     pub(crate) fn count(&self) -> usize {
         self.claims.lock().len()
     }
 
-    /// Asks where a claim stands, after the answer `first`, until the claim no longer waits or is forgotten.
+    /// Asks where a claim stands, beginning with the answer `first`, until the claim no longer waits or is forgotten.
     ///
-    /// Asks again if there is no answer. After a permanent refusal nothing can be known of a claim that still waits: it counts as
-    /// gone.
+    /// Asks again if there is no answer. After a permanent refusal, a claim that still waits counts as gone, since nothing can be
+    /// known about it.
     pub(crate) async fn watch<F>(&self, claim: &Claim, first: Answer<T>, ask: impl Fn() -> F)
     where
         F: Future<Output = Result<Answer<T>, BackendError>>,
@@ -228,7 +226,7 @@ mod tests {
     use super::*;
     use crate::Unfenced;
 
-    /// Goal: a permanent refusal ends the wait. It takes no lock back that a message has granted while it was on its way.
+    /// Goal: a permanent refusal ends the wait, but takes no lock back that a message has granted meanwhile.
     #[tokio::test(start_paused = true)]
     async fn a_refused_waiter_is_told() {
         let (claim, granted) = (Claim::new("a", 1, 1), ClaimStatus::Granted(Unfenced));

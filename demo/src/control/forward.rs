@@ -1,4 +1,4 @@
-//! What the page asks of the service: the control passes it on to the first instance that is up.
+//! Calls of the page to the service: the control passes them on to the first instance that is up.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{ASK_EVERY, Control, nobody_answers};
 /// The longest line of an event stream, in bytes.
 const MAX_LINE: usize = 1 << 20;
 
-/// The answer of the first instance that is up. It ends when the instance is missed.
+/// The answer of the first instance that is up. It ends when the instance does not answer any more.
 pub(super) async fn call(
     State(control): State<Arc<Control>>,
     request: Request,
@@ -35,7 +35,7 @@ pub(super) async fn call(
         .map(|body| Body::from_stream(Body::new(body).into_data_stream().take_until(is_missed))))
 }
 
-/// The same of the events, each with the control's view as its member `demo`.
+/// The same for the events. Each gets the control's view as its member `demo`.
 pub(super) async fn events(
     State(control): State<Arc<Control>>,
     request: Request,

@@ -39,7 +39,7 @@ const MAX_STOCK: u64 = 1_000_000_000;
 /// The longest pause in seconds: far less than the buyers wait.
 const MAX_SLEEP: u64 = 10;
 
-/// How often the status of the instances is read.
+/// How often the control reads the status of the instances.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an instance may take to answer.
@@ -54,7 +54,6 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The path at which a run's victim reports that it has reached its fault.
 pub(crate) const HIT: &str = "/hit";
 
-/// The most notes that are kept.
 const MOST_NOTES: usize = 20;
 
 /// The flags of `control`.
@@ -69,7 +68,7 @@ pub struct ControlOptions {
     pub instances: Vec<Authority>,
 }
 
-/// Runs the control of instances that others have started, until a signal asks it to end.
+/// Runs the control of instances that others have started, until a signal ends it.
 ///
 /// # Errors
 /// It cannot listen on its address.
@@ -101,14 +100,14 @@ pub struct Control {
 struct Known {
     instances: Vec<Instance>,
     run: Option<Begun>,
-    /// The last run with a verdict, event by event.
+    /// The last judged run, event by event.
     replay: Value,
     notes: Vec<Note>,
 }
 
 #[derive(Clone, Default)]
 struct Instance {
-    /// The instance's name; its port until it has answered.
+    /// The instance's name, or its port until it has answered.
     name: String,
     authority: String,
     is_up: bool,
@@ -168,7 +167,7 @@ impl Control {
         Arc::new(Self { known: Mutex::new(Known { instances, ..Known::default() }) })
     }
 
-    /// Answers the instances, and asks for their status.
+    /// Serves the page and its calls, and asks the instances for their status.
     ///
     /// # Errors
     /// The listener fails.
@@ -194,14 +193,14 @@ impl Control {
         self.instances().into_iter().filter(|instance| instance.is_up).collect()
     }
 
-    /// All instances, first those that are up.
+    /// All instances; first the instances that are up.
     fn up_first(&self) -> Vec<Instance> {
         let mut all = self.instances();
         all.sort_by_key(|instance| !instance.is_up);
         all
     }
 
-    /// The last status of an instance, if possible of one that is up.
+    /// The last status of an instance, preferably of one that is up.
     fn status(&self) -> Option<Status> {
         self.up_first().into_iter().find_map(|instance| instance.status)
     }
@@ -212,7 +211,7 @@ impl Control {
         statuses.map(|status| status.stale_batches).sum()
     }
 
-    /// Reads the status of all instances, and notes what has changed.
+    /// Reads the status of all instances, and notes the changes.
     async fn read_all(&self) {
         let all = self.instances();
         let read = all.iter().map(|one| one.ask(Method::GET, "/demo/here", None));
@@ -248,7 +247,7 @@ impl Control {
         self.known.lock().note(text);
     }
 
-    /// Sends the command to all instances. Only those that are up must carry it out.
+    /// Sends the command to all instances. The instances that are up must carry it out.
     async fn command_all(&self, command: Command) -> Result<(), Problem> {
         let all = self.instances();
         let done = join_all(all.iter().map(|instance| instance.command(&command))).await;
@@ -256,7 +255,7 @@ impl Control {
         of_running.try_for_each(|(_, done)| done)
     }
 
-    /// The running instance that a fault hits: the last one, since the page shows the events of the first.
+    /// The running instance that a fault hits. This is the last one, since the page shows the events of the first.
     fn victim(&self) -> Result<Instance, Problem> {
         let mut up = self.up();
         let last = up.pop().filter(|_| !up.is_empty());

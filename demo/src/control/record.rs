@@ -26,7 +26,7 @@ pub enum Fault {
     Kill,
 }
 
-/// A run that is asked for.
+/// The run that a caller asks for.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewRun {
@@ -34,7 +34,7 @@ pub struct NewRun {
     pub requests: u64,
     /// `None`: the present guard of new orders.
     pub guard: Option<Guard>,
-    /// `None`: the present one.
+    /// `None`: the present setting.
     pub fence: Option<bool>,
     pub fault: Option<Fault>,
     /// How long a pause lasts; `None`: beyond the lease.
@@ -48,7 +48,7 @@ pub struct Run {
     pub state: State,
     /// When the buyers came, in Unix milliseconds.
     pub began_ms: f64,
-    /// When the victim reported that it has reached its fault, on the same clock.
+    /// When the victim reported that it had reached its fault, on the same clock.
     pub hit_ms: Option<f64>,
     pub stock: u64,
     pub requests: u64,
@@ -106,9 +106,9 @@ pub(crate) enum Command {
     Guard(Guard),
     /// Set whether the store compares tokens.
     Fence(bool),
-    /// Set the fault at the next write under the lock, and the seconds of a pause (beyond the lease, if not said); or none.
+    /// Set the fault at the next write under the lock, with the seconds of a pause (`None`: beyond the lease); or none.
     Fault(Option<(Fault, Option<u64>)>),
-    /// Die as soon as this is answered.
+    /// Die right after the answer.
     Kill {},
 }
 

@@ -1,7 +1,7 @@
-//! A run for the page to show again: what its buyers and its instances saw, event by event.
+//! A run that the page can show again: the experiences of its buyers and its instances, event by event.
 //!
-//! Each of `events` is a list: microseconds since the first request, what happened, and more. `shop` is an index into `shops`. Of a
-//! larger run, `events` has only each n-th buyer, and `sample` has the number of all.
+//! Each of `events` is a list: microseconds since the first request, the kind of event, and more. `shop` is an index into
+//! `shops`. For a larger run, `events` has only every n-th buyer, and `sample` has the number of all.
 //!
 //! | event | then | meaning |
 //! |---|---|---|
@@ -19,13 +19,13 @@ use super::Instance;
 use super::record::{Fault, Run};
 use crate::instance::rig::{MOST_LOOKS, Tenure};
 
-/// About how many events there are at most.
+/// About the most events.
 const MOST: usize = 4000;
 
-/// Microseconds since the first request, and the event as the page reads it.
+/// Microseconds since the first request, and the event in the page's form.
 type Events = Vec<(u64, Value)>;
 
-/// The run with its orders, which were sent to these `shops`; `instances` have their last answers.
+/// The run with its orders, which were sent to these `shops`. `instances` have their last answers.
 pub(super) fn replay(
     run: &Run,
     shops: &[Instance],
@@ -70,8 +70,8 @@ pub(super) fn replay(
     })
 }
 
-/// The token under which the instance last began to write before this time, in microseconds since the run began: without the fence,
-/// the store is told of none.
+/// The token under which the instance last began to write before this time, in microseconds since the run began. Without the
+/// fence, the store gets no token.
 fn held_at(run: &Run, instance: &Instance, at: u64) -> Option<i64> {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let span = run.began_ms..=run.began_ms + at as f64 / 1e3;
@@ -79,8 +79,8 @@ fn held_at(run: &Run, instance: &Instance, at: u64) -> Option<i64> {
     last.map(|tenure| tenure.token)
 }
 
-/// What the lock, the fence and the fault did to the instances. `first` is the time of the first request, in microseconds since
-/// the run began.
+/// The effects of the lock, the fence and the fault on the instances. `first` is the time of the first request, in microseconds
+/// since the run began.
 fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;

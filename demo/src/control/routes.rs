@@ -1,4 +1,4 @@
-//! The page and its calls. `curl --json` can send them too.
+//! The page and its calls. `curl --json` can send them, too.
 //!
 //! | call | effect |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `POST /demo/pause`, `POST /demo/kill` `{"instance":"8090"}` | pauses the instance at its next write under the lock; kills it |
 //! | `GET /demo` | the choices, and the instances that are up |
 //! | `GET /demo/run/replay` | the last judged run, [event by event](super::replay), or `null` |
-//! | `GET /events`, `/stock` and others | of the first instance that is [up](super::forward) |
+//! | `GET /events`, `/stock` and others | passed on to the first instance that is [up](super::forward) |
 //!
 //! Their problem types, besides those of the service, are in [`problem`](super::problem).
 

@@ -21,7 +21,7 @@ use crate::instance::Guard;
 use crate::instance::rig::{now_ms, unix_ms};
 use crate::verdict::judge;
 
-/// How long the victim may take to reach the fault. Nobody else may buy before, or the run would show nothing.
+/// How long the victim may take to reach the fault. No other instance may sell before that: otherwise the run would show nothing.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An order must outlast a fault: the pause, or the lease of a killed holder.
@@ -63,7 +63,7 @@ fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
 }
 
 impl Control {
-    /// Begins a run. Returns it with the task that carries it out.
+    /// Begins a run. Returns it, and the task that carries it out.
     ///
     /// # Errors
     /// The run is not possible, or another one is in progress.
@@ -72,7 +72,7 @@ impl Control {
         wanted: NewRun,
     ) -> Result<(Run, JoinHandle<()>), Problem> {
         self.read_all().await;
-        // check this first: a sleeping victim of a running run is not up, which would give a misleading error
+        // check this first: the sleeping victim of a run is not up, which would give a misleading error
         check_idle(self.known.lock().run.as_ref())?;
         let shops = self.up();
         let status = self.status().filter(|_| !shops.is_empty());
@@ -119,7 +119,7 @@ impl Control {
         Ok(self.current_run().unwrap_or(run))
     }
 
-    /// The last run as it is now.
+    /// The last run with its current counts.
     pub fn current_run(&self) -> Option<Run> {
         self.known.lock().run.as_ref().map(Begun::now)
     }
@@ -172,7 +172,7 @@ impl Control {
         live: &Arc<Live>,
     ) -> Result<(Verdict, Value), String> {
         let in_words = |problem: Problem| problem.detail().to_owned();
-        // both at once: an instance that is stopped costs the time limit
+        // both at once, since an instance that is stopped costs the time limit
         let guard = self.command_all(Command::Guard(run.guard));
         tokio::try_join!(guard, self.command_all(Command::Fence(run.fence))).map_err(in_words)?;
         let stale_before = self.stale_batches();
@@ -213,7 +213,7 @@ impl Control {
         method: Method,
         body: Option<Value>,
     ) -> Result<Option<u64>, Problem> {
-        // one that is busy may have missed a question, and does this all the same
+        // a busy instance may have missed a question for its status, but can do this
         let mut all = self.up_first().into_iter();
         let safe = all.find(|one| victim.is_none_or(|victim| victim.name != one.name));
         let safe = safe.ok_or_else(nobody_answers)?;
@@ -221,10 +221,10 @@ impl Control {
         Ok(stock["sale"].as_u64())
     }
 
-    /// Starts the other buyers once the victim has reached its fault, so that another instance overtakes it.
+    /// Starts the other buyers when the victim has reached its fault, so that another instance overtakes it.
     ///
     /// # Errors
-    /// The victim does not reach it: a buyer got an answer before, or there was none in time.
+    /// The victim does not reach its fault: a buyer got an answer before, or nobody did in time.
     async fn start_the_others(&self, victim: Option<&Instance>, live: &Live) -> Result<(), String> {
         let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else {
             return Ok(());

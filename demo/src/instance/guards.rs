@@ -1,15 +1,15 @@
 //! The four guards of a sale, and the switch between them.
 //!
-//! `etcd` is the service's own lock. The others are there to compare with:
+//! `etcd` is the service's own lock. The other guards are for comparison:
 //!
-//! | guard | what guards the stock |
+//! | guard | protection of the stock |
 //! |---|---|
 //! | `local` | a mutex in each instance: oversells with two instances |
 //! | `no-lock` | nothing: oversells |
 //! | `atomic-script` | no lock: the script is atomic |
 //!
-//! Without a shared lock an instance reads the stock, decides, and writes, in three steps. Two instances that read before either
-//! writes both see the same stock, both find it enough, and both write the same smaller number: two units sold, one taken off.
+//! Without a shared lock, an instance reads the stock, decides, and writes, in three steps. If two instances read before either
+//! writes, both see the same stock, both find it enough, and both write the same smaller number: two units sold, one taken off.
 //! Such a sale has no order ids and no ledger, so a retry buys again.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use super::rig::{FENCE, Rig};
 
-/// What guards the sale.
+/// A guard of the sale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guard {
@@ -49,7 +49,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// Its name; what it is, for a sentence like "guarded by ..."; and, if it oversells, what the page says of it now, and the text
+    /// Its name; its description, for a sentence like "guarded by ..."; and, if it oversells, the page's warning, and the text
     /// behind a verdict.
     const fn words(self) -> (&'static str, &'static str, Option<[&'static str; 2]>) {
         match self {
@@ -82,13 +82,13 @@ impl Guard {
         self.words().1
     }
 
-    /// The text behind a verdict that says why this guard oversells, if it does. Such a guard keeps no ledger.
+    /// The text behind a verdict that says why this guard oversells, if it does. Guards that oversell keep no ledger.
     pub(crate) fn flaw(self) -> Option<&'static str> {
         self.words().2.map(|[_, flaw]| flaw)
     }
 }
 
-/// The guards of an instance. Orders in progress keep the guard with which they began; nothing excludes them from orders under
+/// The guards of an instance. Orders in progress keep the guard under which they began. Nothing excludes them from orders under
 /// another guard.
 pub(super) struct Switch {
     /// The guard that the instances share.
@@ -128,7 +128,7 @@ impl Switch {
         self.chosen() == Guard::Lock
     }
 
-    /// Waits for the lock of this instance, if `guard` is that.
+    /// Waits for the lock of this instance, if `guard` is [`Guard::Local`].
     async fn turn(&self, guard: Guard) -> Result<Option<OwnedMutexGuard<()>>, SaleError> {
         if guard != Guard::Local {
             return Ok(None);
@@ -167,7 +167,7 @@ impl SaleGuard for Switch {
         let full = |_| SaleError::QueueFull { item: order.item.clone(), limit };
         let _place = self.places.try_acquire().map_err(full)?;
         if guard == Guard::AtomicScript {
-            // no plain read first: the script answers sold out as fast
+            // no plain read first: the script answers *sold out* as fast
             let sold = by_the_script(&self.context, &order).await;
             return sold.map_err(|error| SaleError::of_order(error, &order));
         }
@@ -177,7 +177,7 @@ impl SaleGuard for Switch {
         let turn = self.turn(guard).await?;
         let (context, rig) = (Arc::clone(&self.context), Arc::clone(&self.rig));
         let id = order.id.clone();
-        // a buyer who goes away must not end it between two steps
+        // a buyer who goes away must not end the sale between two steps
         let sold = self.context.tasks.spawn(async move {
             let _turn = turn;
             let sold = in_three_steps(&context, &rig, &order).await;
@@ -249,7 +249,7 @@ async fn by_the_script(context: &SaleContext, order: &Order) -> Result<Outcome, 
 }
 
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
-/// and `remaining` as this caller computed it. After [`InventoryError::Unanswered`] any part may be done.
+/// and this caller's own `remaining`. After [`InventoryError::Unanswered`] any part may be done.
 async fn in_three_steps(
     context: &SaleContext,
     rig: &Rig,

@@ -37,10 +37,10 @@ use crate::control::record::{Command, Status};
 use crate::control::{HIT, address};
 use crate::same_site;
 
-/// How long an instance that is to be killed still lives: the control gets its answer.
+/// How long an instance that is to be killed still lives, so that the control gets its answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// How long the control may take to hear of a fault.
+/// How long the report of a fault to the control may take.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the lock and the next holder may take to notice that a lease has ended.
@@ -122,7 +122,7 @@ pub async fn serve_under(
     serve_with(config, sale).await
 }
 
-/// What the control can do at this instance.
+/// The routes by which the control sets this instance.
 struct Controls {
     sale: Sale,
     switch: Arc<Switch>,
@@ -148,7 +148,7 @@ impl Extension for Controls {
 
 type App = State<Arc<Controls>>;
 
-/// The page is at the control's port of the host that the browser has called.
+/// Leads to the page, which is at the control's port of the host that the browser has called.
 async fn to_the_page(
     State(controls): App,
     uri: Uri,
@@ -186,7 +186,7 @@ async fn execute(State(controls): App, request: Request) -> Result<Response, Pro
             let long = controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
             let body = json!({"instance": controls.sale.instance()}).to_string();
             let control = controls.control.clone();
-            // if the control does not hear this, it says that the fault was not reached
+            // if the control misses this report, it says that the fault was not reached
             let tell = async move {
                 let Some(control) = control else { return };
                 drop(probe::ask(control.as_str(), Method::POST, HIT, body, TELL_TIMEOUT).await);

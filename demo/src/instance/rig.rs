@@ -1,4 +1,4 @@
-//! What the control sets at an instance, and what the instance notes for the replay on the page.
+//! The settings that the control makes at an instance, and the events that the instance notes for the replay on the page.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -20,29 +20,29 @@ pub const FENCE: &str = "fence";
 const MOST_TENURES: usize = 256;
 pub(crate) const MOST_LOOKS: usize = 1000;
 
-/// Tells the control that the fault happens now.
+/// Tells the control that the fault happens.
 pub(super) type Tell = BoxFuture<'static, ()>;
 
-/// What the control sets, and what the instance notes.
+/// The settings of the control, and the notes of the instance.
 #[derive(Default)]
 pub struct Rig {
-    /// What else happens before a write.
+    /// A further action before each write.
     before_write: Option<fn() -> BoxFuture<'static, ()>>,
     /// The safeguards that are off.
     off: Mutex<BTreeSet<String>>,
-    /// The fault at the next write, how long a pause lasts, and the future that reports it before.
+    /// The fault at the next write, the length of a pause, and the future that reports the fault beforehand.
     fault: Mutex<Option<(Fault, Duration, Tell)>>,
-    /// Locked from the read to the end of a write without the fence: the store does not notice when two batches of a holder have read
-    /// the same stock.
+    /// Locked from the read to the end of a write without the fence: the store does not notice if two batches of a holder have
+    /// read the same stock.
     pub(super) unfenced: tokio::sync::Mutex<()>,
     /// The last tenures in which this instance sold, oldest first.
     tenures: Mutex<VecDeque<(Item, Token, Tenure)>>,
-    /// When this instance read the stock of the default item without a shared lock, and how many units it saw.
+    /// The instance's reads of the stock of the default item without a shared lock: when, and how many units it saw.
     looks: Mutex<VecDeque<(f64, u64)>>,
 }
 
-/// One tenure as its holder sees it: for a holder that was paused, it lasts until the holder wakes up. The times are Unix
-/// milliseconds, so that the tenures of all instances of one machine can be compared.
+/// One tenure as its holder sees it: for a holder that was paused, it lasts until the holder wakes up. Times are Unix
+/// milliseconds, to compare the tenures of all instances of one machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tenure {
     pub(crate) token: i64,
@@ -63,12 +63,11 @@ impl fmt::Debug for Rig {
 }
 
 impl Rig {
-    /// A rig with something else that happens before each write.
+    /// A rig with a further action before each write.
     pub fn with(before_write: fn() -> BoxFuture<'static, ()>) -> Self {
         Self { before_write: Some(before_write), ..Self::default() }
     }
 
-    /// Whether this safeguard is on.
     pub fn has(&self, safeguard: &str) -> bool {
         !self.off.lock().contains(safeguard)
     }
@@ -83,12 +82,12 @@ impl Rig {
         self.off.lock().iter().cloned().collect()
     }
 
-    /// Sets the fault that happens when this process is next about to write.
+    /// Sets the fault that happens at the next write of this process.
     pub(super) fn ask_for(&self, fault: Option<(Fault, Duration, Tell)>) {
         *self.fault.lock() = fault;
     }
 
-    /// An instance is about to write: carries out the fault that the control has asked for.
+    /// Carries out the fault that the control has asked for, before a write.
     pub async fn about_to_write(&self, token: Option<Token>) {
         if let Some(act) = self.before_write {
             act().await;
@@ -107,7 +106,7 @@ impl Rig {
         }
     }
 
-    /// Notes that a batch of `item` is about to be written under `token`. Returns whether it is the tenure's first.
+    /// Notes that a batch of `item` is about to be written under `token`. Returns whether it is the first of the tenure.
     pub fn begin(&self, item: &Item, token: Token) -> bool {
         let mut all = self.tenures.lock();
         let last = all.iter().rfind(|(sold, ..)| sold == item);
@@ -121,7 +120,7 @@ impl Rig {
         true
     }
 
-    /// Notes that a batch under `token` was answered, and the fence if that has refused it.
+    /// Notes that a batch under `token` was answered, and the fence if it refused the batch.
     pub fn end(&self, token: Token, refused_by: Option<Token>) {
         self.note(token, |tenure, now| {
             tenure.to_ms = Some(now);

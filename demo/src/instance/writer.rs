@@ -36,8 +36,8 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Reads the stock, and sells from what it read; the store is told of no token. That is correct as long as no holder is paused beyond
-/// its lease: a holder that was paused for longer undoes what the next one has sold.
+/// Reads the stock, and sells by the number that it read; the store gets no token. This is correct while no holder is paused
+/// beyond its lease: a holder that was paused for longer undoes the next one's sales.
 pub async fn write_what_was_seen(
     rig: &Rig,
     inventory: &Inventory,

@@ -1,5 +1,5 @@
-//! Goal: the controls of the page show what lock and fence prevent, and refuse other sites.
-//! Method: real instances as processes, since some are stopped and killed.
+//! Goal: the controls of the page show the harm that lock and fence prevent, and refuse other sites. Method: real instances as
+//! processes, since the tests stop and kill some.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,13 +19,13 @@ use crate::launch;
 
 /// Two instances of one sale, and their control.
 struct Pair {
-    /// Those of the instances, and of the control.
+    /// The ports of the instances, and of the control.
     ports: [u16; 3],
     children: [Child; 2],
     control: Child,
 }
 
-/// Calls to the control, in `Pair::ports`.
+/// The control, in `Pair::ports`.
 const PAGE: usize = 2;
 
 impl Pair {
@@ -54,9 +54,9 @@ impl Pair {
         serde_json::from_str(&self.call(at, line, body).await.body).unwrap()
     }
 
-    /// Carries out a run, and returns it with its verdict. If told to, the second stops between its first look at
-    /// the stock and the write until the first has sold to all of its buyers. Where the first had done so before that look, the
-    /// run shows nothing, and is repeated.
+    /// Carries out a run, and returns it with its verdict. With `is_overtaken`, the second instance stops between its first look
+    /// at the stock and the write, until the first one has sold to all of its buyers. If the first one did so before that look,
+    /// the run shows nothing, and is repeated.
     async fn run(&self, wanted: Value, is_overtaken: bool) -> Value {
         let [stock, requests] = ["stock", "requests"].map(|name| wanted[name].as_u64().unwrap());
         loop {
@@ -92,7 +92,7 @@ impl Pair {
         }
     }
 
-    /// The run, once it is over.
+    /// The run, when it is over.
     async fn over(&self) -> Value {
         let mut run = Value::Null;
         eventually("the run is over", async || {
@@ -122,7 +122,7 @@ impl Replay {
         self.events().filter(|event| event[1] == what).collect()
     }
 
-    /// Who was sold which unit, where and under which token, by buyer.
+    /// For each buyer, the unit that was sold, where, and under which token.
     fn sold(&self) -> BTreeMap<u64, Value> {
         let sold = self.all("sold").into_iter();
         sold.map(|event| {
@@ -131,7 +131,7 @@ impl Replay {
         .collect()
     }
 
-    /// Where it happened.
+    /// The instance of an event.
     fn shop(&self, event: &Value) -> Value {
         let has_buyer = matches!(event[1].as_str(), Some("asked" | "sold" | "none" | "failed"));
         let place = event[if has_buyer { 3 } else { 2 }].as_u64().unwrap();
@@ -139,7 +139,7 @@ impl Replay {
     }
 }
 
-/// The same of a sale of so many units, as the ledger has it.
+/// The same by the ledger, for a sale of this many units.
 fn entries(ledger: &Value, stock: u64) -> BTreeMap<u64, Value> {
     let orders = ledger["orders"].as_array().unwrap().iter();
     orders
@@ -152,10 +152,10 @@ fn entries(ledger: &Value, stock: u64) -> BTreeMap<u64, Value> {
 }
 
 /// Goal: the verdict says what lock, fence and fault did. With the lock every unit goes to one buyer, and without one too many
-/// are sold; a holder that was paused is refused by the fence, or undoes what others have sold; after one that is killed, the
-/// next is granted. The replay says the same event by event: who was sold which unit, where and under which number agrees with
-/// the ledger. Where the fence refuses, each shop has one buyer: a holder with more may have two batches on their way, and both are
-/// refused.
+/// units are sold. The fence refuses a holder that was paused, or the holder undoes other sales. After a killed holder, the next
+/// claim is granted. The replay says the same event by event: which buyer got which unit, where and under which number, agrees
+/// with the ledger. If the fence refuses, each shop has one buyer: a holder with more buyers may have two batches on their way,
+/// and both are refused.
 #[tokio::test]
 async fn runs_are_judged_and_can_be_replayed() {
     let mut pair = Pair::start().await;
@@ -212,13 +212,13 @@ async fn runs_are_judged_and_can_be_replayed() {
         if guard == "etcd" || guard == "atomic-script" {
             let ledger = pair.json(0, "GET /orders?limit=1000", &json!({})).await;
             let [mut seen, mut written] = [replay.sold(), entries(&ledger, stock)];
-            // who had no answer from a dead victim was told by the other; without the fence, the store is told of no token
+            // the other instance answered the buyers of a dead victim; without the fence, the store gets no token
             let differs = if fence { (fault == Some("kill")).then_some(0) } else { Some(2) };
             let both = seen.values_mut().chain(written.values_mut());
             both.zip(differs.into_iter().cycle()).for_each(|(it, place)| drop(it[place].take()));
             assert_eq!(seen, written, "{run}");
         }
-        // without a shared lock a shop sells what it has read
+        // without a shared lock, a shop sells by the number that it has read
         for sold in &told {
             let left = stock + 1 - sold[4].as_u64().unwrap();
             let is_read = |read: &&Value| {
@@ -252,7 +252,7 @@ async fn runs_are_judged_and_can_be_replayed() {
     assert!(!ended.success(), "{ended}");
     let again = json!({"stock": 1, "requests": 1, "fault": "kill"});
     pair.call(PAGE, "POST /demo/run", &again).await.assert_problem(409, "needs-instances");
-    // of a large run, some buyers
+    // a large run shows some of its buyers
     let run = pair.run(json!({"stock": 60, "requests": 3000}), false).await;
     let replay = Replay(pair.json(PAGE, "GET /demo/run/replay", &json!({})).await);
     assert_eq!((&replay.0["run"], &replay.0["sample"]), (&run["id"], &json!({"of": 3000})));
@@ -263,7 +263,7 @@ async fn runs_are_judged_and_can_be_replayed() {
     assert!(times.len() <= 4000);
 }
 
-/// Goal: switches reach the other instance, and `kill` ends the one that is named.
+/// Goal: switches reach all instances, and `kill` ends the named one.
 #[tokio::test]
 async fn switches_reach_all_instances() {
     let mut pair = Pair::start().await;
@@ -321,7 +321,7 @@ async fn a_fault_that_is_not_reached_is_not_claimed() {
     }
 }
 
-/// Goal: there is one run at a time, also if two are asked for at once.
+/// Goal: there is one run at a time, even if two are asked for at once.
 #[tokio::test]
 async fn one_run_at_a_time() {
     let pair = Pair::start().await;
@@ -338,7 +338,7 @@ async fn one_run_at_a_time() {
         let run = pair.over().await;
         assert_eq!(run["verdict"]["pass"], true, "{run}");
     }
-    // nor while the victim of the first one is asleep
+    // a second run is refused also while the victim of the first one is asleep
     let paused = json!({"stock": 20, "requests": 40, "guard": "etcd", "fault": "pause"});
     assert_eq!(pair.call(PAGE, "POST /demo/run", &paused).await.status, 202);
     let is_hit = async || pair.json(PAGE, "GET /demo/run", &json!({})).await["hit_ms"].is_number();
@@ -346,8 +346,7 @@ async fn one_run_at_a_time() {
     pair.call(PAGE, "POST /demo/run", &paused).await.assert_problem(409, "run-in-progress");
 }
 
-/// Goal: a run that is stopped, or whose sale another one replaces, ends without a verdict, since neither is a fault of the
-/// service.
+/// Goal: a run that is stopped, or whose sale another one replaces, ends without a verdict, since the service is not at fault.
 #[tokio::test]
 async fn a_run_without_an_end_has_no_verdict() {
     let pair = Pair::start().await;
@@ -376,8 +375,8 @@ async fn a_run_without_an_end_has_no_verdict() {
     }
 }
 
-/// Goal: pages of other sites in a browser of this machine can neither use the controls nor start a sale, at an instance or by the
-/// control.
+/// Goal: pages of other sites in a browser of this machine can neither use the controls nor start a sale, at an instance or by
+/// the control.
 #[tokio::test]
 async fn other_sites_are_kept_out() {
     let pair = Pair::start().await;

@@ -56,7 +56,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(pid.expect("it runs"), signal).unwrap();
 }
 
-/// Waits until it is stopped.
+/// Waits until the process is stopped.
 pub(crate) async fn until_stopped(child: &Child) {
     let stat = format!("/proc/{}/stat", child.id().expect("it runs"));
     eventually("the program is stopped", async || {
@@ -67,10 +67,10 @@ pub(crate) async fn until_stopped(child: &Child) {
     .await;
 }
 
-/// Where the second instance listens, beyond the first one.
+/// The distance of the second instance's port from the first one's.
 pub(crate) const SECOND: u16 = 10;
 
-/// Where the instances and the page listen, beyond the first instance.
+/// The distances of all ports from the first instance's port: the two instances and the page.
 pub(crate) const ALL: [u16; 3] = [0, SECOND, 20];
 
 /// A demo of two instances, whose temporary files are all in one directory. It ends with this value.
@@ -87,7 +87,7 @@ impl Demo {
         Self::start_at(reserve(&ALL), args, |_| {})
     }
 
-    /// The same once its first sale is over.
+    /// The same, after its first sale is over.
     pub(crate) async fn serving(args: &[&str]) -> Self {
         let mut demo = Self::start(args);
         demo.until_it_says("Serving until Ctrl-C.").await;
@@ -114,7 +114,7 @@ impl Demo {
         signal(&self.process, sent);
     }
 
-    /// The next line; none after its end.
+    /// The next line of output; `None` after its end.
     async fn line(&mut self) -> Option<String> {
         let line = within("it says something", self.stdout.next_line()).await.unwrap();
         self.said.extend(line.iter().flat_map(|line| [line.as_str(), "\n"]));
@@ -139,7 +139,7 @@ impl Demo {
 
     pub(crate) fn is_everything_gone(&self) -> bool {
         let entries = std::fs::read_dir(self.temp.path()).unwrap();
-        // the file that we made for its standard error
+        // without the file that this test made for its standard error
         let files = entries.filter(|entry| entry.as_ref().unwrap().file_name() != "stderr").count();
         let server_ports = self.said.lines().filter_map(|line| {
             let (_, rest) = line.split_once(" answers on 127.0.0.1:")?;
@@ -151,7 +151,7 @@ impl Demo {
             && processes(&self.temp.path().to_string_lossy()).is_empty()
     }
 
-    /// For an orderly end, which waits until nothing is left.
+    /// Checks that nothing is left after an orderly end.
     pub(crate) fn assert_everything_is_gone(&self) {
         let path = self.temp.path().to_string_lossy();
         assert!(self.is_everything_gone(), "{}{:?}", self.said, processes(&path));

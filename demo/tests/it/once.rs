@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use crate::launch::{ALL, Demo, PROGRAM, SECOND};
 
-/// How a demo ended that left nothing behind, and what it said.
+/// The end of a demo that left nothing behind, and its output.
 #[derive(Debug)]
 struct Ended {
     code: Option<i32>,
@@ -33,7 +33,7 @@ async fn ended(args: &[&str]) -> Ended {
     ended_with(args, |_| {}).await
 }
 
-/// The same with a change of its command.
+/// The same, with a change of its command.
 async fn ended_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
     let mut demo = Demo::start_at(reserve(&ALL), args, change);
     let code = demo.end().await.code();
@@ -41,7 +41,7 @@ async fn ended_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Ended {
     Ended { code, stderr: demo.stderr(), said: demo.said }
 }
 
-/// Goal: the first promise of the project, with its numbers.
+/// Goal: the demo keeps the first promise of the project, with its numbers.
 #[tokio::test]
 async fn once_passes() {
     let demo = ended(&["--once"]).await;
@@ -54,8 +54,8 @@ async fn once_passes() {
     assert!(!demo.said.contains('\x1b'), "colour is for terminals");
 }
 
-/// Goal: exit status, verdict and number of sold units agree; the script alone sells right. Whether a sale without a shared lock sells a unit twice is up to chance;
-/// the tests of the controls hold a writer, and so sell a unit twice for certain.
+/// Goal: exit status, verdict and number of sold units agree, and the script alone sells right. Whether a sale without a shared
+/// lock sells a unit twice is up to chance; the tests of the controls hold a writer, and so sell a unit twice for certain.
 #[tokio::test]
 async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
     for lock in ["no-lock", "local", "atomic-script"] {
@@ -77,7 +77,7 @@ async fn without_a_lock_or_with_a_local_one_it_says_what_became_of_it() {
 }
 
 /// Goal: the demo serves until Ctrl-C, `kill`, or the end of its terminal, and then leaves nothing, also after a second signal.
-/// On a terminal of 80 columns no line wraps, and the last one says where the page is. With `--holds` the sale after the verdict
+/// On a terminal of 80 columns no line wraps, and the last line says where the page is. With `--holds` the sale after the verdict
 /// has holds.
 #[tokio::test]
 async fn signals_leave_nothing() {
@@ -104,7 +104,7 @@ async fn signals_leave_nothing() {
     }
 }
 
-/// Goal: a signal that comes while servers are being started has the same effect as a later one.
+/// Goal: a signal that comes while servers are started has the same effect as a later one.
 #[tokio::test]
 async fn signal_before_the_verdict_leaves_nothing() {
     for first_words in ["starting", "etcd answers", "500 buyers come"] {
@@ -122,7 +122,7 @@ async fn signal_before_the_verdict_leaves_nothing() {
 #[tokio::test]
 async fn dead_instance_is_reported() {
     let mut demo = Demo::serving(&[]).await;
-    // what it suggests works, in this order
+    // the suggested commands work, in this order
     let suggested = demo.said.lines().filter_map(|line| line.trim().strip_prefix("curl "));
     let suggested: Vec<_> = suggested.map(str::to_owned).collect();
     assert!(suggested.len() > 3, "{}", demo.said);
@@ -174,8 +174,8 @@ async fn what_cannot_be_is_no_verdict() {
     assert!(demo.said.is_empty(), "{demo:?}");
 }
 
-/// Goal: without etcd, the message says how to install it. A failure half-way is reported with its cause, and all processes
-/// are gone. Method: at first no program is on the `PATH`, and then etcd, and a Redis that does not start.
+/// Goal: without etcd, the message says how to install it. A failure half-way is reported with its cause, and all processes are
+/// gone. Method: at first no program is on the `PATH`; then there are etcd and a Redis that does not start.
 #[tokio::test]
 async fn a_missing_etcd_and_a_redis_that_fails_are_reported() {
     let programs = tempfile::tempdir().unwrap();

@@ -34,8 +34,8 @@ const LONG_HOLD: Duration = Duration::from_secs(5);
 /// How long a contender holds the lock while it is cut off: until it notices the loss.
 const ENDLESS_HOLD: Duration = Duration::from_mins(1);
 
-/// How long to wait for a takeover before it counts as "never", and how long a process is stopped or cut off. The claim of a
-/// dead process is gone earlier: that of `ZooKeeper`, the last, after one and a half TTLs.
+/// How long to wait for a takeover before it counts as "never", and how long a process is stopped or cut off. The claim of a dead
+/// process is gone earlier: on `ZooKeeper`, which is the slowest, after one and a half TTLs.
 const BOUND: Duration = Duration::from_secs(6);
 const SERVER_BOUND: Duration = Duration::from_secs(20);
 
@@ -83,9 +83,9 @@ pub(super) struct Takeover {
     pub(super) never: usize,
     /// Trials in which the fault hit a holder, or a server.
     pub(super) hits: usize,
-    /// The median over the trials that hit; `None` if nobody was served, or no trial hit.
+    /// The median over the trials that hit; `None` if it is "never", or if no trial hit.
     pub(super) p50_ms: Option<f64>,
-    /// The longest of these trials.
+    /// The longest over all trials; `None` if one of them is "never".
     pub(super) longest_ms: Option<f64>,
     /// Trials with two holders at once.
     pub(super) overlaps: usize,
@@ -345,8 +345,8 @@ impl Scene {
     }
 }
 
-/// One of the pair holds the lock for some time. Returns whether the fault takes the lock away meanwhile, and when the next
-/// grant comes. That grant may go to the same process, after it has noticed the loss.
+/// One of the pair holds the lock for some time. Returns whether the fault takes the lock away meanwhile, and when the next grant
+/// comes. The same process may get that grant, after it has noticed the loss.
 async fn until_taken(pair: Pair, began: u64) -> Result<Trial> {
     let ended = || pair.one.tenures().1.first()?.ended;
     let next = || {

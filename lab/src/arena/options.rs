@@ -89,8 +89,7 @@ pub enum Fault {
     Kill,
     /// A process is stopped for longer than its lease: 6 s.
     Pause,
-    /// For as long, nothing gets through between a holder and the servers; no connection is closed, and the holder
-    /// works on.
+    /// For as long, nothing gets through between a holder and the servers; no connection is closed, and the holder works on.
     Partition,
     /// A server of the lock is killed, and started again at once.
     Server,
@@ -98,8 +97,7 @@ pub enum Fault {
     Leader,
     /// The server is killed, and its replica takes its place, which knows the sessions but not the latest grants.
     Failover,
-    /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the
-    /// standby has it.
+    /// The same with a synchronous standby, which is held up for a moment before: no write is answered before the standby has it.
     SyncFailover,
 }
 

@@ -85,7 +85,7 @@ pub(super) async fn oversold(
             }
             runs.push(run(&cluster, control, &wanted).await?);
             cluster.stop_instances().await.context("an instance does not stop")?;
-            // the fence may be that of another cluster
+            // the next lock would find the fence of another cluster
             cluster.redis.run::<()>("FLUSHALL").await.context("Redis cannot be emptied")?;
         }
         cluster.stop().await.context("a server does not stop")?;

@@ -25,8 +25,7 @@ pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 /// How long a claim takes to get into a queue that cannot be seen.
 const UNSEEN: Duration = Duration::from_millis(50);
 
-/// A lock is released at a random time within this many milliseconds, so at any moment between two requests of a polling
-/// waiter.
+/// A lock is released at a random time within this many milliseconds, so at any moment between two requests of a polling waiter.
 const POLLS: u64 = 250;
 
 /// How long a client works with the lock in a contest.
@@ -52,7 +51,7 @@ pub(super) struct Handovers {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Contest {
     pub(super) clients: usize,
-    /// How many clients of those that came one after the other were served after a later one.
+    /// How many of the clients that came one after the other were served after a later client.
     pub(super) overtaken: usize,
     /// Requests a second while one client holds the lock and all others wait.
     pub(super) idle_requests: Option<f64>,

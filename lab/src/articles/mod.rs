@@ -174,8 +174,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// In how many trials the sale went wrong, under the article's lock (0) or ours (1), and the ways in which the trials
-    /// ended.
+    /// In how many trials the sale went wrong, under the article's lock (0) or ours (1), and the ways in which the trials ended.
     fn in_words(&self, lock: usize) -> (usize, String) {
         let wrong = self.trials.iter().filter(|trial| trial[lock].is_wrong()).count();
         let endings = self.trials.iter().map(|trial| trial[lock].to_string());

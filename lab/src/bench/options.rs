@@ -10,8 +10,7 @@ use crate::locks::LockMode;
 
 /// Compares the guarded sale with other guards and with no guard, on this machine.
 ///
-/// Starts private servers and instances, prints tables, and writes results.json and tables.md.
-/// Leaves nothing behind.
+/// Starts private servers and instances, prints tables, and writes results.json and tables.md. Leaves nothing behind.
 ///
 /// Exit status: 0 every load was answered and accounted for, 1 some were not, 2 could not run.
 #[derive(Clone, Debug, Args)]

@@ -10,7 +10,6 @@ use super::options::{Contender, Measure};
 use super::ratios::{Finding, p50, p99, rate, ratio};
 use crate::experiment::{Spread, figure, float, handovers, rows, section, value_name};
 
-/// All results.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     let mut add = |title: &str, table: String| section(&mut text, title, &table);

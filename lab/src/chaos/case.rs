@@ -17,7 +17,6 @@ use testkit::cluster::Proxied;
 /// The TTL of the lock in all cases: the shortest that etcd grants.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// [`TTL`] as a flag.
 pub(super) const TTL_FLAG: &str = "2s";
 
 /// Which instances send their orders to the one that holds the lock.
@@ -45,8 +44,8 @@ pub(super) const LAST_CALM: Duration = Duration::from_secs(3);
 /// can have a unit, so it is sold out even on a busy machine.
 const STOCK: u64 = 200;
 
-/// Buyers of whom some give back, at once or by the end of their hold, and others do not wait for that. So the sale keeps
-/// selling and refusing, and a fault can hit both.
+/// Buyers of whom some give back, at once or by the end of their hold, and others do not wait for that. The sale
+/// therefore keeps selling and refusing, and a fault can hit both.
 const GIVE_BACK: &[&str] = &["--hold=1s", "--cancel=0.5", "--patience=0s"];
 
 /// Flags of buyers that soon leave an instance that does not answer. Otherwise the last buyer that waits there, while no other
@@ -181,8 +180,7 @@ impl Case {
         Self { instances: 4, peers: Peers::All, stock: STOCK / 4, ..self }
     }
 
-    /// The case with units that never come back, and more units than can be sold: a writer without some safeguards has no
-    /// holds.
+    /// The case with units that never come back, and more units than can be sold: a writer without some safeguards has no holds.
     pub(super) fn without_holds(self) -> Self {
         Self { stock: ENDLESS_STOCK, conduct: &[], ..self }
     }

@@ -92,8 +92,8 @@ pub(super) async fn session(endpoints: &[String]) -> Result<Session> {
     Ok(Session::open(Arc::new(etcd), options).await?)
 }
 
-/// Other users' data in the same etcd: 10,000 locks that are held, and 50,000 claims on a lock whose name begins with that of the
-/// sale's lock.
+/// The data of other users in the same etcd: 10,000 locks that are held, and 50,000 claims on another lock, whose name begins
+/// with the name of the sale's lock.
 pub(super) struct OtherLocks {
     session: Session,
     guards: Vec<Guard>,
@@ -119,7 +119,7 @@ impl OtherLocks {
     }
 }
 
-/// Puts so many claims into a queue that a list of them all exceeds the size of a message.
+/// Puts this many claims into a queue: a list of all of them exceeds the size of a message.
 async fn put_claims(etcd: &PrivateEtcd) -> Result<()> {
     const CLAIMS: usize = 50_000;
     // longer than a run

@@ -54,8 +54,7 @@ const CONTROL_TRIALS: u32 = 4;
 /// it happened, and checks the clients' record. A control then repeats the fault without the
 /// safeguard against it: the sale must lose, oversell or hang. Leaves nothing behind.
 ///
-/// Exit status: 0 every scenario holds and every control fails, 1 not so, 2 could not run, 128 + N ended
-/// by signal N.
+/// Exit status: 0 every scenario holds and every control fails, 1 not so, 2 could not run, 128 + N ended by signal N.
 #[derive(Clone, Debug, Args)]
 pub struct ChaosOptions {
     /// Load of each scenario, in seconds: 5 to 3600.

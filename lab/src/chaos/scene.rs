@@ -153,7 +153,6 @@ impl Scene {
         usize::try_from(self.evidence.times.saturating_sub(1)).unwrap_or_default() % choices
     }
 
-    /// A random time from `least` to `most` milliseconds.
     pub(super) fn random_millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(self.random.random_range(least..=most))
     }

@@ -95,7 +95,7 @@ pub(crate) async fn compact(etcd: &PrivateEtcd) -> Result<i64> {
     Ok(revision)
 }
 
-/// Why a load does not count, if it does not.
+/// Why a load does not count; `None` if it counts.
 pub(crate) fn fault(load: &Report) -> Option<String> {
     let settled = load.tally.acknowledged + load.tally.sold_out + load.tally.held_out;
     if !load.pass {

@@ -1,11 +1,10 @@
 //! Faults at points of a tenure.
 //!
-//! A signal from outside rarely hits a process between two given steps. So an instance can stop or kill itself at such a point.
-//! With `lab serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this
-//! file exists. The points are in the laboratory's own writer and lock backend; the service has none.
+//! A signal from outside rarely hits a process between two given steps, so an instance can stop or kill itself at such a point.
+//! With `lab serve --fault-at before-write:stop:/tmp/now` it stops (SIGSTOP) when it is about to write to the store and this file
+//! exists. The points are in the laboratory's own writer and lock backend; the service has none.
 //!
-//! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning
-//! before it happens.
+//! [`Point`] names the points, and [`Rule`] is the syntax of the flag. Each fault is logged as a warning before it happens.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,8 +30,7 @@ const FORM: &str = "a fault is written POINT:ACTION:FILE, such as before-write:s
 pub enum Point {
     /// The lock was granted, and its first batch is about to run: nothing is written under this grant yet.
     AfterGrant,
-    /// The batch is about to be written: with the fence, the script is about to be sent; without it, this
-    /// is between GET and SET.
+    /// The batch is about to be written: with the fence, the script is about to be sent; without it, this is between GET and SET.
     BeforeWrite,
     /// The batch was sent, and its answer is not read yet.
     AfterSend,
@@ -44,15 +42,14 @@ pub enum Point {
     BeforeRelease,
 }
 
-/// What happens at a point.
+/// The effect of a fault at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The whole process stops (SIGSTOP) until SIGCONT.
     Stop,
     /// The process is killed (SIGKILL).
     Kill,
-    /// The task at the point waits, and so does each other task that reaches a point meanwhile. The rest of the process goes
-    /// on.
+    /// The task at the point waits, and so does each other task that reaches a point meanwhile. The rest of the process goes on.
     Pause(Duration),
     /// Every worker of the runtime is busy for this time.
     Starve(Duration),

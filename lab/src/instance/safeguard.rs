@@ -1,8 +1,8 @@
 //! The safeguards that keep the sale right when something breaks, and an instance without one.
 //!
-//! That nothing is lost under a fault proves little unless something is lost without the safeguard. So `lab serve --without
-//! SAFEGUARD` removes each: most of them here, by another writer, guard or flag. The safeguards inside the lock and the server
-//! need a build with `--cfg fenced_lock_chaos`, which is off by default.
+//! A fault under which nothing is lost proves little, unless something is lost without the safeguard against it. `lab serve
+//! --without SAFEGUARD` removes each safeguard: most of them here, by another writer, guard or flag. The safeguards inside the
+//! lock and the server need a build with `--cfg fenced_lock_chaos`, which is off by default.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
 
 use testkit::signals::{Signals, exit_code};
 
-/// A safeguard, described by what happens without it. Those listed after `drain` are inside the lock and the server.
+/// A safeguard, described by what happens without it. The safeguards after `drain` are inside the lock and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Safeguard {
     /// Under the lock an instance reads, decides and writes what it decided, and no token is compared. A
@@ -25,8 +25,7 @@ pub enum Safeguard {
     Fence,
     /// An order whose id is known is taken again
     OrderIds,
-    /// Stock and ledger are written by two commands: a holder that dies in between has taken units for no
-    /// order
+    /// Stock and ledger are written by two commands: a holder that dies in between has taken units for no order
     AtomicLedger,
     /// A batch that was not answered is sent again under new order ids
     CarefulRetry,
@@ -34,8 +33,7 @@ pub enum Safeguard {
     CancelOnce,
     /// The script that writes is loaded once, and a store that has forgotten it fails
     ScriptReload,
-    /// The request itself takes the lock and writes, within a second; any failure is answered as if
-    /// nothing had been taken
+    /// The request itself takes the lock and writes, within a second; any failure is answered as if nothing had been taken
     BatchOwnership,
     /// A second signal of any kind ends the instance at once
     Drain,
@@ -48,8 +46,7 @@ pub enum Safeguard {
     /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
     /// event feeds, which any name has
     Limits,
-    /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may
-    /// read queues
+    /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may read queues
     SeeThrough,
     /// The claim of a waiter that went away stays in the queue while the session lives
     ClaimCleanup,
@@ -57,8 +54,7 @@ pub enum Safeguard {
     LocalExpiry,
     /// A watch that broke is not opened again
     ReWatch,
-    /// A watch that broke goes on where it was, or after a compaction with what is left, and the queue is
-    /// not read again
+    /// A watch that broke goes on where it was, or after a compaction with what is left, and the queue is not read again
     Relist,
     /// The lease is renewed and the queue watched on the runtime that serves requests
     OwnThread,
@@ -69,8 +65,7 @@ pub enum Safeguard {
     /// The lock authenticates again only if etcd does not know its token: not if users or roles have
     /// changed since, or a watcher is refused
     Reauthentication,
-    /// A claim that etcd denied is withdrawn as if it might exist, and a session that may not withdraw a
-    /// claim is given up
+    /// A claim that etcd denied is withdrawn as if it might exist, and a session that may not withdraw a claim is given up
     Denials,
     /// A claim that is gone counts as lost, even if another member may have released it
     UnknownRelease,

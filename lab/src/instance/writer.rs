@@ -26,7 +26,7 @@ pub(super) struct Writer {
     pub(super) rig: Arc<Rig>,
     /// Held for a write without safeguards: the write may have several steps, and the next batch of this instance waits for them.
     turn: tokio::sync::Mutex<()>,
-    /// Whether batches have no tokens, because their lock excludes no other instance.
+    /// Whether the batches have no tokens: their lock does not exclude other instances.
     without_tokens: bool,
     /// Without `careful-retry`: how many times each order was sent without an answer.
     unanswered: Mutex<HashMap<OrderId, u32>>,
@@ -123,8 +123,8 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Adds `Point::BeforeRelease` before a claim is released or handed over, if this writer wrote under the claim: so not for waiters,
-/// and not for the claim that starts a sale.
+/// Adds `Point::BeforeRelease` before a claim is released or handed over, if this writer wrote under the claim. It did not for
+/// the claim of a waiter, and for the claim that starts a sale.
 impl Decoration<Token> for Arc<Writer> {
     fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {
         self.claims.lock().insert(claim.clone(), ticket.status.clone());

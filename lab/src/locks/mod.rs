@@ -50,7 +50,7 @@ impl AnyLock {
         }
     }
 
-    /// The lock with the tokens of this fence: the lock's own tokens, or those that the store counts.
+    /// The lock with the tokens of this fence, which are the lock's own or come from the store.
     pub fn fenced_by(
         self,
         fence: Option<Fence>,

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::{ended, lab, results};
 
-/// A pause outlasts a lease, and there is one for each lock and fence.
+/// The run pauses holders for longer than a lease, once for each lock and each fence.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
-/// Runs it, with everything that it starts and writes in directories of its own. Returns the locks of its results and
-/// what it said.
+/// Runs the arena, with a directory for all that it starts and one for its results. Returns the results of the locks, and what it
+/// said.
 async fn run(flags: &[&str]) -> (Vec<Value>, String) {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = lab(temp.path(), &["arena", "--short"]);
@@ -56,15 +56,15 @@ fn oversold(lock: &Value) -> Vec<(String, u64)> {
     lock["oversold"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// Goal: each measure of handovers, fairness and cost has its figure; a lock that pushes is first come, first served,
-/// and one without servers has no distance and no requests.
+/// Goal: each measure of handovers, fairness and cost has its figure; a lock that pushes serves first come, first served; a lock
+/// without servers has neither distance nor requests.
 #[tokio::test]
 async fn short_run_measures_each_lock() {
     let measures = "handovers,distance,fairness,requests";
     let (locks, said) = run(&["--locks", "redis,file", "--only", measures]).await;
     for (lock, distances) in locks.iter().zip([3, 1]) {
         assert_eq!(lock["handovers"].as_array().unwrap().len(), distances, "{said}");
-        // two sessions that take turns: each grant is a handover
+        // the two sessions take turns: each grant is a handover
         let mut handovers = lock["handovers"].as_array().unwrap().iter();
         assert!(handovers.all(|at| at["turns"] == 20), "{said}");
         assert_eq!(lock["contest"]["overtaken"], 0, "{said}");
@@ -79,8 +79,8 @@ async fn short_run_measures_each_lock() {
     assert_eq!(said.matches("A row: `make arena ARGS='--locks LOCK --only").count(), 3, "{said}");
 }
 
-/// Goal: a lock with a lease passes on from a process that is killed, and works again after its server died; a failover takes it
-/// from its holder; a file lock is never taken from a process that is stopped.
+/// Goal: a lock with a lease passes on from a killed process, and works again after its server died; a failover takes it from its
+/// holder; a file lock is never taken from a stopped process.
 #[tokio::test]
 async fn short_run_shows_what_each_fault_does() {
     let hit = async |lock, faults| {
@@ -104,7 +104,7 @@ async fn short_run_shows_what_each_fault_does() {
     for fault in ["kill", "server", "failover"] {
         assert_eq!(of(redis, fault)["never"], 0, "{fault}: {said}");
     }
-    // who is cut off holds the lock, and stops in time
+    // a holder that is cut off holds the lock at first, and stops in time
     assert_eq!(of(redis, "partition")["hits"], 1, "{said}");
     assert_eq!(of(redis, "partition")["overlaps"], 0, "{said}");
     // the replica was promoted: its tokens cannot be compared with the earlier ones

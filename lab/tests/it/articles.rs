@@ -5,8 +5,8 @@ use testkit::{OwnedDir, PrivateZooKeeper};
 
 const FENCED: &str = "1 of 1 sold: two holders at once, and the fence refuses one";
 
-/// Tells the stories of the locks whose names begin so, of which there are `count`. Under ours they end with one unit
-/// sold, except these, which end so.
+/// Tells the stories of the locks whose names begin with `locks`; there must be `count` of them. Under our lock a story must end
+/// with one unit sold, except for the flaws in `otherwise`, which name their ends.
 async fn all_flaws_of(locks: &str, count: usize, otherwise: &[(&str, &str)]) {
     let dir = OwnedDir::create().unwrap();
     let all = shown(&dir, |lock| lock.name().starts_with(locks), 1).await.unwrap();

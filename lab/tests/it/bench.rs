@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::{ended, lab, results};
 
-/// Everything once takes much longer than anything else here, and more so on a busy machine.
+/// The short form takes much longer than any other test here, and more so on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_mins(3);
 
 const CONTENDERS: [&str; 6] =
@@ -80,8 +80,8 @@ async fn short_run_measures_everything() {
     assert!(left.is_empty() && alive.is_empty(), "{left:?} {alive:?}");
 }
 
-/// Goal: one measure of one contender runs alone; and if it cannot go on, what was measured before is written. Method: after the
-/// first round its directory is gone, and no instance starts without a log.
+/// Goal: one measure of one contender runs alone; if the bench cannot go on, it writes what it has measured. Method: its
+/// directory is moved away after the first round, so that no instance can open its log.
 #[tokio::test]
 async fn one_measure_alone_and_what_was_measured_before_a_failure() {
     let (temp, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{ended, lab, results};
 
-/// A short run takes about a minute; many tests beside it may double that and more.
+/// A short run takes about a minute; with many tests beside it, it may take more than twice that.
 const PATIENCE: Duration = Duration::from_mins(8);
 
 fn suite(temp: &Path, args: &[&str]) -> Command {
@@ -26,7 +26,7 @@ fn suite(temp: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Goal: under the faults of a short run nothing is lost, and without each safeguard something is.
+/// Goal: under the faults of a short run nothing is lost; without each safeguard something is lost.
 #[tokio::test]
 async fn scenarios_hold_and_controls_fail() {
     let temp = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn scenarios_hold_and_controls_fail() {
     assert_eq!(kept, 2, "results.json and tables.md: histories of good runs are not kept");
 }
 
-/// Goal: a signal in the middle of a run leaves nothing.
+/// Goal: a run that a signal ends in the middle leaves nothing behind.
 #[tokio::test]
 async fn interrupt_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// `lab` with these arguments; what it starts and leaves is in `temp`.
+/// `lab` with these arguments. All that it starts and leaves is in `temp`.
 fn lab(temp: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
     command.args(args).env("TMPDIR", temp).kill_on_drop(true);
@@ -31,7 +31,7 @@ fn lab(temp: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Its status, and what it said.
+/// Its status, and all that it said.
 async fn ended(mut command: Command, patience: Duration) -> (Option<i32>, String) {
     let output = timeout(patience, command.output()).await.expect("it ends").unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -30,7 +30,7 @@ use store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Conten
 const SEEDS: u64 = 40;
 const STEPS: u32 = 60;
 
-/// All keys of the real Redis but `clock`, in which it has the time that the scripts see: each with its type and its content.
+/// All keys of the real Redis, each with its type and its content; but not `clock`, which has the time that the scripts see.
 const DUMP: &str = "
 local of = {string = {'GET'}, list = {'LRANGE', 0, -1}, hash = {'HGETALL'}, zset = {'ZRANGE', 0, -1, 'WITHSCORES'}}
 local all = {}
@@ -47,15 +47,15 @@ return all";
 /// A key, its type and its content.
 type Dumped = (Text, Text, Vec<Text>);
 
-/// The simulated store and the real one: they get the same requests.
+/// The simulated store and the real one, which get the same requests.
 struct Both {
     store: Store,
-    /// It blocks: meanwhile nothing happens in simulated time.
+    /// The connection blocks, so that no simulated time passes meanwhile.
     real: Connection,
     opened: Arc<Mutex<Vec<StoreEnd>>>,
     ends: Vec<StoreEnd>,
     now: u64,
-    /// By the source that ships, and by its digest.
+    /// The patched scripts, by the source that ships and by its digest.
     patched: BTreeMap<Text, Rc<Patched>>,
     /// How often each answer came.
     seen: BTreeMap<String, u32>,
@@ -107,13 +107,13 @@ impl Both {
                 }
             }
             if is_idle {
-                // a pause between two attempts to connect passes
+                // lets a pause between two attempts to connect pass
                 sleep(Duration::from_millis(1)).await;
             }
         }
     }
 
-    /// The answer to a request, which is the same at both.
+    /// Sends a request to both stores, and returns their answer, which must be the same.
     fn call(&mut self, request: &[Text]) -> Reply {
         let reply = self.store.call(self.now, request);
         if matches!(&request[0][..], b"HELLO" | b"CLIENT" | b"INFO") {
@@ -179,7 +179,7 @@ impl Both {
         }
     }
 
-    /// The two stores have the same data.
+    /// Checks that the two stores have the same data.
     fn compare(&self, mut theirs: Vec<Dumped>, request: &[Text]) {
         for (_, kind, content) in &mut theirs {
             if matches!(&kind[..], b"hash" | b"zset") {
@@ -202,7 +202,7 @@ impl Both {
                 b"string" => ("SET", content),
                 b"list" => ("RPUSH", content),
                 b"hash" => ("HSET", content),
-                // scores come first
+                // the score comes before its member
                 _ => ("ZADD", content.into_iter().rev().collect()),
             };
             pipe.cmd(name).arg(key).arg(content);
@@ -226,7 +226,7 @@ fn operation(request: &[Text]) -> Option<&[u8]> {
 }
 
 fn shown(mut answer: Value, request: &[Text]) -> String {
-    // no hash has an order
+    // a hash has no order
     if operation(request) == Some(b"sales")
         && let Value::Array(parts) = &mut answer
         && let Some(Value::Array(parts)) = parts.get_mut(1)
@@ -331,7 +331,7 @@ impl Chance {
         }
     }
 
-    /// A command that damages a key, or does what an operator may.
+    /// A command that damages a key, or that an operator may give.
     fn damage(&mut self) -> Vec<Text> {
         let key = *self.pick(&[
             "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms",

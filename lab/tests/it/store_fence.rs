@@ -38,7 +38,7 @@ async fn a_holder_that_was_overtaken_is_refused() {
     lock.delete(&first.key());
     let second = within("the second grant", sessions[1].mutex(LOCK).unwrap().lock()).await.unwrap();
     assert!(second.token() > first.token() && second.token().cluster() == STORE);
-    // as a holder would that was paused and has not looked
+    // the first holder has not looked, as if it had been paused
     let refused = sell(first.token(), "2").await.unwrap_err();
     assert!(matches!(refused, InventoryError::StaleToken { .. }), "{refused}");
     assert!(matches!(&sell(second.token(), "3").await.unwrap()[..], [Outcome::Reserved(_)]));

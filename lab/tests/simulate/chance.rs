@@ -5,7 +5,6 @@ use std::time::Duration;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
-/// Numbers from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(SplitMix64);
 
@@ -14,7 +13,7 @@ impl Chance {
         Self(SplitMix64::seed_from_u64(seed))
     }
 
-    /// Another source of chance. What is drawn there changes nothing here.
+    /// Another source of chance, whose draws change nothing here.
     pub(crate) fn fork(&mut self) -> Self {
         Self::new(self.next())
     }

@@ -1,12 +1,12 @@
-//! Controls: each safeguard taken out, which must be missed.
+//! Controls: without each safeguard, a run must break a promise.
 
 use fenced_lock::chaos::Safeguard as Lock;
 use flash_sale::safeguard;
 
 use crate::{lock_world, sale_world, shop};
 
-/// The safeguards that can be taken out, each with the seeds of the story that misses it, or all, and how many there may be
-/// until then, with those of other stories.
+/// The safeguards that can be taken out. For each: the seeds of the story that misses it, or all seeds; and within how many
+/// seeds, those of other stories included, one must fail.
 pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("order-ids", ALL, 1_000),
     ("payload", ALL, 1_000),
@@ -51,7 +51,7 @@ const fn story(number: u64) -> Seeds {
     (4 * number + 2, 4 * sale_world::STORIES.len() as u64)
 }
 
-/// Those of the lock.
+/// The safeguards of the lock.
 const OF_THE_LOCK: [(&str, Lock); 4] = [
     ("claim-cleanup", Lock::ClaimCleanup),
     ("local-expiry", Lock::LocalExpiry),
@@ -59,7 +59,7 @@ const OF_THE_LOCK: [(&str, Lock); 4] = [
     ("handover", Lock::Handover),
 ];
 
-/// Switches a safeguard on or off. Those of the script are taken out of its text. Returns whether it is there.
+/// Switches a safeguard on or off. Returns whether it exists. The safeguards of the script are taken out of its text.
 pub fn set(name: &str, is_on: bool) -> bool {
     let of_the_lock = OF_THE_LOCK.iter().find(|(known, _)| *known == name);
     let of_the_sale = safeguard::ALL.iter().find(|(known, _)| *known == name);

@@ -26,9 +26,7 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A request to the lock service does not arrive.
     LockRequestLost = "lock request lost",
-    /// The answer of the lock service does not arrive.
     LockAnswerLost = "lock answer lost",
     /// A request to the lock service arrives long after its caller has given up.
     LockRequestLate = "lock request late",
@@ -38,15 +36,11 @@ faults! {
     LockSilent = "lock service silent",
     /// One process does not reach the lock service for a while.
     LockCutOff = "cut off from the lock service",
-    /// The lock service has no room for a request.
     LockNoRoom = "lock service without room",
     /// The lock service refuses a process the requests for a name for a while.
     LockRefuses = "name refused",
-    /// A message of the lock service is lost.
     MessageLost = "message lost",
-    /// A message of the lock service comes twice.
     MessageTwice = "message twice",
-    /// A message of the lock service comes late.
     MessageLate = "message late",
     /// The lock service ends a lease that is in use.
     LeaseEnded = "lease ended",
@@ -56,7 +50,6 @@ faults! {
     ClaimDeleted = "claim deleted",
     /// Another program queues for the lock.
     OtherProgram = "another program's claim",
-    /// A write to the store arrives late.
     WriteLate = "write late",
     /// A script's request to the store does not arrive.
     StoreRequestLost = "store request lost",
@@ -64,7 +57,6 @@ faults! {
     StoreAnswerLost = "store answer lost",
     /// A script's request arrives long after its caller has given up.
     StoreRequestLate = "store request late",
-    /// The store is slow.
     StoreSlow = "store slow",
     /// Nobody listens at the store.
     StoreRefusesConnection = "store refuses a connection",
@@ -74,7 +66,6 @@ faults! {
     StoreSilent = "store silent",
     /// One process does not reach the store for a while.
     StoreCutOff = "cut off from the store",
-    /// All connections to the store break.
     StoreCut = "store connections cut",
     /// The replica does not confirm what is written.
     ReplicaBehind = "replica behind",
@@ -82,9 +73,7 @@ faults! {
     StoreFailedOver = "store failed over",
     /// The store is started again with all its data.
     StoreRestarted = "store restarted",
-    /// The store refuses to write for a while.
     StoreFull = "store refuses to write",
-    /// The store forgets its scripts.
     ScriptsFlushed = "scripts flushed",
     /// An instance cannot connect to another one.
     LinkRefused = "link refused",
@@ -100,7 +89,6 @@ faults! {
     FatesLost = "fates lost",
     /// A process is paused for less than a TTL.
     PausedBriefly = "paused briefly",
-    /// A process is paused for longer than a TTL.
     Paused = "paused for longer than a TTL",
     /// A process is killed, and started again some time later.
     Killed = "killed",
@@ -109,12 +97,12 @@ faults! {
 }
 
 impl Fault {
-    /// Whether it happens to the store, or on the way to it.
+    /// Whether the fault happens to the store, or on the way to the store.
     pub fn is_of_store(self) -> bool {
         (Self::StoreRequestLost..=Self::ScriptsFlushed).contains(&self)
     }
 
-    /// What happens to the lock service, and to processes.
+    /// The faults of the lock service and of processes that strike by themselves, not a request.
     pub const OF_LOCK_AND_PROCESSES: &[Self] = &[
         Self::LockSilent,
         Self::LockCutOff,
@@ -129,7 +117,7 @@ impl Fault {
         Self::Stopped,
     ];
 
-    /// What happens to the store.
+    /// The faults of the store that strike by themselves, not a request.
     pub const OF_STORE: &[Self] = &[
         Self::StoreSilent,
         Self::StoreCutOff,
@@ -142,14 +130,14 @@ impl Fault {
     ];
 }
 
-/// How long something lasts.
+/// How long a fault lasts.
 #[derive(Clone, Copy)]
 pub struct Times {
     /// Less than a TTL.
     pub brief: Duration,
     /// More than a TTL.
     pub long: Duration,
-    /// One of both.
+    /// One of the two.
     pub either: Duration,
 }
 
@@ -161,10 +149,10 @@ impl Times {
     }
 }
 
-/// The faults that a run has.
+/// The faults of a run.
 pub struct Faults {
     state: Mutex<State>,
-    /// Those that a run may have: the seed chose them, and nobody took them away.
+    /// The faults that may strike: the seed chose them, and nobody excluded them.
     allowed: BTreeSet<Fault>,
 }
 
@@ -173,16 +161,16 @@ struct State {
     /// In how many of a thousand places a fault strikes.
     rate: u64,
     is_over: bool,
-    /// Until when what went wrong may delay everybody, or this process.
+    /// Until when earlier faults may delay this process; `None` is every process.
     delays: BTreeMap<Option<String>, Instant>,
     /// Until when nothing can be decided, though everybody is answered.
     refuses_until: Instant,
 }
 
 impl Faults {
-    /// The faults that a seed chooses, or those of a story; without some of them.
+    /// The faults that the seed chooses, or those of the story, without some of them.
     pub fn new(mut chance: Chance, of_story: Option<&[Fault]>, without: &BTreeSet<Fault>) -> Self {
-        // now and then nothing goes wrong, or everything
+        // some seeds choose no fault here, and some choose all
         let share = *chance.pick(&[0, 0, 200, 300, 300, 500, 500, 1000]);
         let chosen = Fault::ALL.iter().copied().filter(|_| chance.per_mille(share));
         let mut chosen: BTreeSet<_> = chosen.collect();
@@ -208,7 +196,8 @@ impl Faults {
         !locked(&self.state).is_over && self.allowed.contains(&fault)
     }
 
-    /// Whether this fault strikes here. As much chance is drawn where it may not strike.
+    /// Whether this fault strikes here. The draw happens also if the fault may not strike, so that a run with fewer faults draws
+    /// the same numbers.
     pub fn strikes(&self, fault: Fault) -> bool {
         let mut state = locked(&self.state);
         let rate = state.rate;
@@ -221,27 +210,27 @@ impl Faults {
         strikes
     }
 
-    /// One of these, that may happen if there is one, in half of the cases.
+    /// Picks one of these faults. In half of the cases, it is one that may strike, if there is one.
     pub fn choose(&self, of: &[Fault], chance: &mut Chance) -> Fault {
         let allowed: Vec<_> = of.iter().copied().filter(|fault| self.may(*fault)).collect();
         let is_any = chance.one_in(2) || allowed.is_empty();
         *chance.pick(if is_any { of } else { &allowed })
     }
 
-    /// What happened may delay everybody, or this process, until then.
+    /// Notes that a fault may delay this process until then; `None` is every process.
     pub fn delays(&self, who: Option<&str>, until: Instant) {
         let mut state = locked(&self.state);
         let known = state.delays.entry(who.map(str::to_owned)).or_insert(until);
         *known = until.max(*known);
     }
 
-    /// Everybody is refused until then.
+    /// Notes that everybody may be refused until then.
     pub fn refuses(&self, until: Instant) {
         let mut state = locked(&self.state);
         state.refuses_until = until.max(state.refuses_until);
     }
 
-    /// Since when nothing delays this process; and since when nothing keeps it from a decision.
+    /// Since when nothing delays this process, and since when nothing keeps it from a decision.
     pub fn well_since(&self, who: &str, at_least: Instant) -> [Instant; 2] {
         let state = locked(&self.state);
         let of = |who: Option<String>| state.delays.get(&who).copied().unwrap_or(at_least);
@@ -254,7 +243,7 @@ impl Faults {
         draw(&mut locked(&self.state).chance)
     }
 
-    /// From now on nothing goes wrong any more.
+    /// From this moment no fault strikes.
     pub fn end(&self) {
         locked(&self.state).is_over = true;
     }

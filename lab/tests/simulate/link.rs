@@ -47,7 +47,7 @@ impl Link for SimulatedLink {
         let is_late = faults.strikes(Fault::FrameLate);
         let is_twice = faults.strikes(Fault::FrameTwice);
         let is_cut = faults.strikes(Fault::LinkCut);
-        // half of what comes late counts still
+        // half of the late frames come while they may still be taken
         let late = || {
             faults.draw(|chance| {
                 let most = if chance.one_in(2) { FRAME_LIFE } else { 3 * FRAME_LIFE };
@@ -64,7 +64,7 @@ impl Link for SimulatedLink {
         }
         let late = if is_late { late } else { Duration::ZERO };
         if is_lost {
-            // nothing comes back, and nothing ends
+            // the sender gets no answer, and the link stays open
             world.network.spawn(async move { answer.closed().await });
         } else {
             let is_answered = !faults.strikes(Fault::FatesLost);
@@ -83,7 +83,7 @@ impl Link for SimulatedLink {
     }
 }
 
-/// Brings a frame to an instance after so long. Its answer goes nowhere if nobody waits for it.
+/// Brings a frame to an instance after this time. Without `answer`, nobody gets its answer.
 fn deliver(
     world: &Arc<World>,
     number: usize,
@@ -126,7 +126,7 @@ fn deliver(
     });
 }
 
-/// Counts what a door says of a frame that it does not take, and of orders whose fates it does not know.
+/// Counts the frames that a door refuses, and the orders whose fates it does not know.
 fn count_refusal(line: &[u8], is_late: bool) {
     let line: Value = serde_json::from_slice(line).unwrap_or_default();
     match line["not_done"].as_str() {

@@ -18,16 +18,17 @@ use crate::trace::{
     self, Rare, count, happened, is_violated, left_over, locked, note, too_late, violation,
 };
 
-/// What is left for a grant beside the TTL.
+/// How long a grant may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// One seed of so many tells a story: a process may not ask for one of two names, and keeps the other one.
+/// One of so many seeds tells a story: the service refuses a process all requests for one of two names, and the process keeps the
+/// lock of the other name.
 pub const DENIED: u64 = 16;
 
-/// In one of so many, and so many later, nothing goes wrong.
+/// One of so many seeds (`DENIED`) is calm: nothing goes wrong. This is its remainder.
 pub const CALM: u64 = 12;
 
-/// What a run is like.
+/// The parameters of a run.
 #[derive(Debug)]
 pub struct Shape {
     pub instances: usize,
@@ -65,7 +66,7 @@ struct World {
     shape: Shape,
     setup: Setup,
     scheduler: Arc<Scheduler>,
-    /// What is on the way belongs to no other process.
+    /// The process that has the tasks of the network.
     network: Arc<Simulated>,
     service: Arc<LockService>,
     faults: Arc<Faults>,
@@ -76,14 +77,14 @@ struct World {
     began_at: Instant,
 }
 
-/// What the judge knows.
+/// The grants and writes that the judge has seen, and the waits.
 #[derive(Default)]
 struct Judge {
     /// The largest token that the store of this name accepted.
     fences: BTreeMap<Arc<str>, i64>,
     /// The tokens of all grants, each with the process that has it.
     granted: BTreeMap<(Arc<str>, i64), String>,
-    /// When the lock of this name was granted, or somebody came to wait for it.
+    /// When the lock of this name was granted last.
     progress: BTreeMap<Arc<str>, Instant>,
     waiting: BTreeMap<u64, (Arc<str>, Instant, Arc<Simulated>)>,
     next_wait: u64,
@@ -139,7 +140,7 @@ impl World {
         Instance { number, process, backend: Some(backend), keeper: Some(keeper), stops }
     }
 
-    /// Sends a write to the store, where it arrives some time later.
+    /// Sends a write to the store. It arrives some time later.
     fn write(self: &Arc<Self>, who: &str, name: &Arc<str>, token: i64) {
         let mut on_the_way = locked(&self.chance).millis(0, self.shape.latency);
         if self.faults.strikes(Fault::WriteLate) {
@@ -173,7 +174,7 @@ impl World {
         });
     }
 
-    /// A guard came back from a call.
+    /// Notes and checks a guard that a call returned.
     fn granted(&self, process: &Simulated, guard: &Guard) {
         let (name, token) = (Arc::<str>::from(guard.name()), guard.token().revision());
         note(&process.name, || format!("holds {name} under {token}"));
@@ -200,7 +201,7 @@ impl World {
         self.check_belief(process, guard);
     }
 
-    /// Whoever believes that it holds the lock does.
+    /// Checks that a process that believes that it holds the lock holds it.
     fn check_belief(&self, process: &Simulated, guard: &Guard) {
         if guard.is_lost() {
             happened(Rare::SessionLost);
@@ -224,7 +225,7 @@ impl World {
         }
     }
 
-    /// A hold is lost for a reason: it was taken away, or the service did not answer, or its process stood still.
+    /// Checks that a lost hold has a reason: a fault took it away, the service did not answer, or its process stood still.
     fn check_loss(&self, process: &Simulated, guard: &Guard) {
         let is_limited = self.shape.hold_for.is_some();
         let was_taken = || self.service.truth(guard.name(), &guard.key());
@@ -247,7 +248,7 @@ impl World {
         Waits(Arc::clone(self), number)
     }
 
-    /// After the last fault, each lock is granted to some waiter in time.
+    /// Checks that, after the last fault, each lock is granted to some waiter in time.
     fn check_progress(&self, healed_at: Instant) {
         let longest = self.shape.hold_for.unwrap_or_default().max(self.shape.longest_hold * 4);
         let judge = locked(&self.judge);
@@ -265,7 +266,7 @@ impl World {
     }
 }
 
-/// Somebody waits for a lock, until this is dropped.
+/// A wait for a lock, until this is dropped.
 struct Waits(Arc<World>, u64);
 
 impl Drop for Waits {
@@ -274,7 +275,7 @@ impl Drop for Waits {
     }
 }
 
-/// An actor lives, until this is dropped.
+/// Counts an actor as living, until this is dropped.
 struct Ends(Arc<World>);
 
 impl Drop for Ends {
@@ -283,7 +284,7 @@ impl Drop for Ends {
     }
 }
 
-/// Somebody who uses locks in a process.
+/// An actor, which uses locks in a process.
 struct Actor {
     world: Arc<World>,
     process: Arc<Simulated>,
@@ -343,7 +344,7 @@ impl Actor {
                 }
             }
         }
-        // the last ones are served in any case
+        // each actor takes a lock once more when no fault strikes any longer
         if !self.stops.load(Ordering::Relaxed) {
             while !self.world.faults.is_over() && !is_violated() {
                 sleep(Duration::from_millis(50)).await;
@@ -356,7 +357,7 @@ impl Actor {
         }
     }
 
-    /// Takes the lock, however often that fails.
+    /// Takes the lock, with as many attempts as it needs. `None` if the process stops.
     async fn lock(&mut self, name: &Arc<str>) -> Option<Guard> {
         let _waits = self.world.waits(&self.process, name);
         while !is_violated() {
@@ -373,7 +374,7 @@ impl Actor {
         None
     }
 
-    /// One owner takes the lock twice.
+    /// Takes the lock twice as one owner.
     async fn reenter_as_owner(&mut self, name: &Arc<str>) {
         let Ok(Ok(session)) = timeout(self.world.shape.ttl, self.keeper.session()).await else {
             return;
@@ -401,7 +402,7 @@ impl Actor {
         }
     }
 
-    /// Uses the lock, and gives it back in one way or another.
+    /// Uses the lock, and gives it back in one of several ways.
     async fn hold(&mut self, mut guard: Guard) {
         let world = Arc::clone(&self.world);
         let longest =
@@ -439,7 +440,7 @@ impl Actor {
                 drop(waits);
                 let Some(Ok(next)) = requeued else { return };
                 count("a lock was handed over");
-                // to nobody else, and so it takes a request
+                // nobody else got it: this takes one request
                 let (took, most) = (asked_at.elapsed(), 2 * world.shape.latency + 2);
                 let is_to_itself = next.token().revision() == token + 1;
                 if is_to_itself
@@ -452,7 +453,7 @@ impl Actor {
                 guard = next;
             }
             2 if world.shape.hold_for.is_some() => {
-                // forgotten, until the longest hold is over
+                // the actor forgets the guard, until the longest hold is over
                 count("a guard was forgotten");
                 guard.lost().await;
                 return;
@@ -526,7 +527,7 @@ pub async fn run(
     world.faults.allowed().clone()
 }
 
-/// Something happens to the service or to a process.
+/// Lets a fault happen to the service or to a process.
 async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Chance) {
     let times = Times::new(chance, world.shape.ttl);
     let which = chance.index(instances.len());
@@ -561,7 +562,7 @@ async fn trouble(world: &Arc<World>, instances: &mut [Instance], chance: &mut Ch
     }
 }
 
-/// After the last fault: everybody is served in time, and nothing is left.
+/// Checks that, after the last fault, everybody is served in time, and nothing is left.
 async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
     let (healed_at, ttl) = (Instant::now(), world.shape.ttl);
     let limit = Duration::from_mins(5);
@@ -573,7 +574,7 @@ async fn settle(world: &Arc<World>, mut instances: Vec<Instance>) {
         }
         sleep(Duration::from_millis(100)).await;
     }
-    // the claims of those who were killed end with their leases, and what was given up is withdrawn
+    // the claims of killed processes end with their leases, and claims that were given up are withdrawn
     sleep(3 * ttl + 2 * GRACE).await;
     let left = world.service.left();
     if !left.is_empty() {

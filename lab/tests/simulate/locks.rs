@@ -1,5 +1,5 @@
-//! The simulated lock service: leases and queues in memory, in simulated time. It answers as the one on Redis does, also
-//! in that a claim whose lease has ended goes with the next request for its queue, and that a message goes to the holder.
+//! The simulated lock service: leases and queues in memory, in simulated time. It answers as the lock service on Redis does: the
+//! next request for a queue removes the claims whose leases have ended, and a message tells the holder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -30,9 +30,9 @@ pub const REQUEST_LIMIT: Duration = Duration::from_millis(500);
 pub struct LockService {
     state: Mutex<State>,
     faults: Arc<Faults>,
-    /// The time on the way, in milliseconds at most.
+    /// The longest time on the way, in milliseconds.
     latency: u64,
-    /// What is on the way belongs to no other process.
+    /// The process that has the tasks of the network.
     network: Arc<Simulated>,
 }
 
@@ -42,9 +42,9 @@ struct State {
     leases: BTreeMap<i64, LeaseState>,
     /// The claims of each name by their tickets.
     queues: BTreeMap<Arc<str>, BTreeMap<i64, Claim>>,
-    /// The tickets of claims that stood by and ask for a turn since.
+    /// The tickets of the claims that stood by, and have asked for a turn since.
     asking: BTreeSet<i64>,
-    /// Who watches the holder of each name, and the names whose holder is news to them.
+    /// Who watches the holder of each name, and the names with a new holder that the watchers have not been shown.
     watchers: BTreeMap<Arc<str>, Vec<Weak<Client>>>,
     new_heads: BTreeSet<Arc<str>>,
     /// Counts the looks at a holder.
@@ -63,11 +63,11 @@ struct State {
 struct LeaseState {
     ends_at: Instant,
     ttl: Duration,
-    /// Who hears of its claims; nobody of another program's.
+    /// Who gets the messages about its claims. A lease of another program has nobody.
     client: Weak<Client>,
 }
 
-/// To a holder.
+/// A message to a holder.
 #[derive(Clone)]
 struct Message {
     to: Weak<Client>,
@@ -80,7 +80,7 @@ struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     Holds,
-    /// It does not hold, since a fault took it out then.
+    /// It does not hold: a fault took it away at this time.
     TakenAway(Instant),
     DoesNotHold,
 }
@@ -120,7 +120,7 @@ impl State {
         removed.is_some()
     }
 
-    /// Carries out a request for a queue: the claims of leases that have ended go first, and a new holder is told last.
+    /// Carries out a request for a queue. First it removes the claims whose leases have ended, and last it tells a new holder.
     fn on_queue<A>(
         &mut self,
         name: &Arc<str>,
@@ -160,7 +160,7 @@ impl State {
         observed
     }
 
-    /// What the service says of a claim, and whether others ask for a turn.
+    /// How a claim stands, and whether other claims ask for a turn.
     fn standing(&self, claim: &Claim) -> (Answer<Token>, bool) {
         let Some(ticket) = self.ticket_of(claim) else {
             return (Answer::new(ClaimStatus::Gone, SHORTEST_PAUSE), false);
@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// Whether the holder is told though nothing is new: a message can get lost.
+/// For requests that tell the holder nothing but news. The others repeat what it was told, since a message can get lost.
 fn never(_length: usize) -> bool {
     false
 }
@@ -200,14 +200,14 @@ fn lease_gone() -> BackendError {
     BackendError::lease_gone("the lease does not exist")
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 struct Way {
     there: Duration,
     back: Duration,
     arrives: bool,
     is_late: bool,
     is_answered: bool,
-    /// Whether the caller hears of the loss at once, as of a connection that broke.
+    /// Whether the caller learns of the loss at once, as when a connection breaks.
     is_cut: bool,
     has_room: bool,
 }
@@ -264,7 +264,7 @@ impl LockService {
         Way { there, back, arrives: !is_lost && !is_away, is_late, is_answered, is_cut, has_room }
     }
 
-    /// Sends the messages that are due, each with its own fate, and shows new holders to those who watch.
+    /// Sends the messages that are due, each with a fate of its own, and shows new holders to their watchers.
     fn deliver(&self) {
         let mut state = locked(&self.state);
         for name in std::mem::take(&mut state.new_heads) {
@@ -295,7 +295,7 @@ impl LockService {
                 self.network.spawn(async move {
                     sleep(on_the_way).await;
                     if let Some(client) = message.to.upgrade() {
-                        // once the process runs
+                        // the process gets it once it runs
                         let (process, client) =
                             (Arc::clone(&client.process), Weak::clone(&message.to));
                         process.spawn(async move {
@@ -313,19 +313,19 @@ impl LockService {
         }
     }
 
-    /// Shows a client the holder, as it is when the news arrive: as a watch does, late at times, and in the end.
+    /// Shows a client the holder of the moment at which the news arrives. As with a watch, the news may be late, but it comes.
     fn show_holder(&self, state: &mut State, name: &Arc<str>, watcher: Weak<Client>) {
         let is_late = self.faults.strikes(Fault::MessageLate);
         let on_the_way = state.chance.millis(0, if is_late { 2000 } else { self.latency });
         let name = Arc::clone(name);
         self.network.spawn(async move {
             sleep(on_the_way).await;
-            // a process that was killed is not kept
+            // this task does not keep the client of a killed process
             let ways = watcher.upgrade();
             let ways = ways.map(|it| (Arc::clone(&it.process), Arc::clone(&it.service)));
             let Some((process, service)) = ways else { return };
             let (look, head) = service.look(&process.name, &name).await;
-            // once the process runs
+            // the process gets it once it runs
             process.spawn(async move {
                 if let Some(client) = watcher.upgrade() {
                     client.shown(&name, look, head.as_ref());
@@ -334,7 +334,7 @@ impl LockService {
         });
     }
 
-    /// The holder, as soon as this process reaches the service, and the number of this look.
+    /// Reads the holder as soon as this process reaches the service. Returns also the number of this look.
     async fn look(&self, process: &str, name: &str) -> (u64, Option<ObservedClaim>) {
         loop {
             let until = {
@@ -369,7 +369,7 @@ impl LockService {
         }
     }
 
-    /// The claims and leases that live.
+    /// The keys of the claims that live.
     pub fn left(&self) -> Vec<String> {
         let state = locked(&self.state);
         let claims = state.queues.values().flat_map(BTreeMap::values);
@@ -381,9 +381,9 @@ impl LockService {
         state.leases.values().filter(|lease| lease.ends_at > Instant::now()).count()
     }
 
-    // what goes wrong of itself
+    // Faults that strike by themselves, not a request.
 
-    /// Something happens to the service, or to this process's way to it.
+    /// Lets this fault happen to the service, or to this process's way to it.
     pub fn suffer(&self, fault: Fault, process: &str, name: &Arc<str>, times: Times) {
         let now = Instant::now();
         match fault {
@@ -418,7 +418,7 @@ impl LockService {
         locked(&self.state).refused.insert((process.to_owned(), name.into()), until);
     }
 
-    /// The service and everybody's way to it are well again.
+    /// Ends all faults of the service, and of everybody's way to it.
     pub fn heal(&self) {
         let mut state = locked(&self.state);
         state.silent_until = Instant::now();
@@ -460,7 +460,7 @@ impl LockService {
         self.deliver();
     }
 
-    /// Another program queues, and dies: its claim ends with its lease.
+    /// Puts a claim of another program, which then dies: its claim ends with its lease.
     fn put_foreign_claim(&self, name: &Arc<str>, ttl: Duration) {
         let mut state = locked(&self.state);
         let lease = (state.chance.next() >> 1).cast_signed();
@@ -478,7 +478,7 @@ impl LockService {
     }
 }
 
-/// A process's way to the service.
+/// The way of a process to the service.
 pub struct Client {
     service: Arc<LockService>,
     process: Arc<Simulated>,
@@ -514,7 +514,7 @@ impl Client {
         let service = Arc::clone(&self.service);
         let shown = claim.map(Claim::key).unwrap_or_default();
         let refused = claim.map(|claim| (who.clone(), Arc::clone(&claim.name)));
-        // outside of every process: what was sent does not end with its sender
+        // a task of the network: a request that was sent does not end with its sender
         self.service.network.spawn(async move {
             sleep(way.there).await;
             let is_forgotten = way.is_late && service.faults.is_over();
@@ -562,7 +562,7 @@ impl Client {
         }
     }
 
-    /// Takes up where a claim stands, and whether others wait.
+    /// Notes whether others wait, when the claim has just been granted.
     fn take_up(
         &self,
         claim: &Claim,
@@ -593,7 +593,7 @@ impl Client {
             self.waiters.note_contended(&known, is_contended);
             self.waiters.note(&known, ClaimStatus::Granted(Token::new(CLUSTER, ticket)));
         } else {
-            // put by a request that came late: nobody here waits for it
+            // a late request put the claim: nobody here waits for it
             happened(Rare::HeldByNobody);
             let (this, claim) = (Arc::clone(self), claim.clone());
             self.process.spawn(async move { drop(this.release(&claim).await) });

@@ -1,7 +1,7 @@
 //! A seeded simulator: the lock and the sale as they ship, in simulated processes, with simulated services, time and chance.
 //!
-//! One paused runtime runs everything of a seed. A process is a mark on its tasks (`fenced_lock::process`), which says whether
-//! they are polled. So time jumps from event to event, and the same seed gives the same trace, byte for byte.
+//! One runtime, whose clock is paused, runs everything of a seed, and time jumps from event to event. A process is a mark on its
+//! tasks (`fenced_lock::process`), which says whether they are polled. The same seed gives the same trace, byte for byte.
 
 #![cfg_attr(
     not(fenced_lock_chaos),

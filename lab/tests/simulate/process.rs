@@ -13,21 +13,21 @@ use tokio::time::{Instant, sleep};
 use crate::chance::Chance;
 use crate::trace::{locked, note};
 
-/// How many turns there may be at one moment before that counts as running in circles.
+/// How many turns may come at one moment of the simulated time. With more, the tasks run in circles.
 const MOST_TURNS: u32 = 10_000;
 
-/// Lets one task run at a time, drawn from those that are ready. So the order is the seed's: tokio's own is partly by chance
-/// (`watch` wakes its receivers in groups that are drawn, and only `tokio_unstable` can seed that).
+/// Lets one task run at a time: the seed draws it among the tasks that are ready. Tokio's own order depends on chance that has no
+/// seed (`watch` wakes its receivers in groups that are drawn, and only `tokio_unstable` can seed that).
 pub struct Scheduler(Mutex<Order>);
 
 struct Order {
     chance: Chance,
     next_task: u64,
     ready: BTreeMap<u64, Waker>,
-    /// The one whose turn it is.
+    /// The task whose turn it is.
     running: Option<u64>,
     waker: Option<Waker>,
-    /// Since the latest look, a task got ready, passed its turn on or ended.
+    /// Whether a task got ready, passed its turn on or ended since the latest look.
     has_news: bool,
     turns: u32,
     turned_at: Instant,
@@ -49,13 +49,14 @@ impl Scheduler {
         this
     }
 
-    /// Runs behind all tasks that were woken so far: the runtime has one queue, and each task that gets ready wakes this.
+    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far: the runtime has one queue, and each
+    /// task that gets ready wakes the scheduler.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
         let Order { chance, ready, running, waker, has_news, .. } = &mut *order;
         let waker = waker.get_or_insert_with(|| context.waker().clone());
         if std::mem::take(has_news) {
-            // what was dropped since may have woken others
+            // a task that ended may have woken others, which get ready first
             waker.wake_by_ref();
         } else if running.is_none() && !ready.is_empty() {
             let nth = chance.index(ready.len());
@@ -84,7 +85,7 @@ impl Scheduler {
         false
     }
 
-    /// The turn of this task is over, or it is gone.
+    /// Ends the turn of this task, or forgets a task that is gone.
     fn pass_on(&self, task: u64) {
         let mut order = locked(&self.0);
         let unneeded = order.ready.remove(&task);
@@ -106,7 +107,8 @@ impl Order {
     }
 }
 
-/// A process: the tasks that it started, until they end. Paused, none of them is polled. Killed, all of them are dropped.
+/// A process: the tasks that it started, until they end. While it is paused, none of its tasks is polled. When it is killed, all
+/// of them are dropped.
 pub struct Simulated {
     pub name: String,
     scheduler: Arc<Scheduler>,
@@ -115,7 +117,7 @@ pub struct Simulated {
 
 struct State {
     mode: Mode,
-    /// When it was last resumed, or told to stop.
+    /// When the process was last resumed, or told to end.
     disturbed_at: Option<Instant>,
     chance: Chance,
     /// The tasks, with what wakes them, and whether they were woken while the process was paused.
@@ -135,7 +137,7 @@ impl Simulated {
         Arc::new(Self { name, scheduler: Arc::clone(scheduler), state: Mutex::new(state) })
     }
 
-    /// Runs this as code of the process.
+    /// Runs this work as code of the process.
     pub fn run<R>(self: &Arc<Self>, work: impl FnOnce() -> R) -> R {
         let this: Arc<dyn Process> = Arc::clone(self) as _;
         process::within(&this, work)
@@ -146,7 +148,7 @@ impl Simulated {
         self.run(|| drop(process::spawn_on(&Handle::current(), task)));
     }
 
-    /// Pauses it for so long, by a task of the other process.
+    /// Pauses the process for this time. A task of the process `by` resumes it.
     pub fn pause(self: &Arc<Self>, time: Duration, by: &Arc<Self>) {
         {
             let mut state = locked(&self.state);
@@ -178,7 +180,7 @@ impl Simulated {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// It is told to stop: from now on it may take longer.
+    /// Notes that the process is told to end: from this moment it may take longer.
     pub fn disturb(&self) {
         locked(&self.state).disturbed_at = Some(Instant::now());
     }
@@ -187,7 +189,7 @@ impl Simulated {
         locked(&self.state).disturbed_at
     }
 
-    /// Ends the process with all that it has in memory.
+    /// Ends the process, and drops all that it has in memory.
     pub fn kill(&self) {
         let mut state = locked(&self.state);
         state.mode = Mode::Killed;

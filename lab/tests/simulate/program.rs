@@ -64,11 +64,11 @@ struct Options {
     twice: u64,
 }
 
-/// What to run.
+/// The seed of a run, and the parts that are taken out.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     pub seed: u64,
-    /// Faults that are left out of those that the seed chooses.
+    /// The faults that may not strike.
     pub without_faults: BTreeSet<Fault>,
     /// The safeguard that is taken out.
     pub without: Option<String>,
@@ -103,12 +103,12 @@ impl Setup {
 /// Lines of a failure that are shown without `--trace`.
 const SHOWN: usize = 80;
 
-/// In so many seeds, each rare event must have happened.
+/// From so many seeds on, each rare event and each fault must have happened at least once in 100 seeds.
 const ENOUGH: u64 = 10_000;
 
 pub fn main() -> ExitCode {
     let options = Options::parse();
-    // leases are renewed in simulated time, on no thread
+    // the lock renews its leases in simulated time, on no thread of its own
     Safeguard::OwnThread.set(false);
     if let Some(name) = &options.without
         && !controls::set(name, false)
@@ -153,7 +153,7 @@ fn run(setup: &Setup, with_lines: bool) -> (Told, BTreeSet<Fault>) {
     (told, allowed)
 }
 
-/// Runs one seed with all that it tells.
+/// Runs one seed, and prints all that it told.
 fn show(options: &Options, seed: u64) -> ExitCode {
     let setup = Setup::new(options, seed, options.without.as_deref());
     let (told, _) = run(&setup, true);
@@ -311,7 +311,7 @@ fn run_all(options: &Options) -> ExitCode {
     if let Some((seed, _)) = sum.failed {
         explain(options, &Setup::new(options, seed, options.without.as_deref()));
     }
-    // of what never happens, nothing is known
+    // runs in which an event does not happen prove nothing about it
     let is_all = options.world.is_none() && options.without.is_none() && sum.failed.is_none();
     let times = |name: &str| sum.counts.get(name).copied().unwrap_or_default();
     let is_rare = |name: &&str| is_all && sum.seeds >= ENOUGH && times(name) * 100 < sum.seeds;

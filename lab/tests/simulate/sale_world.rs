@@ -31,18 +31,18 @@ use crate::trace::{
     Rare, count, happened, has_happened, is_violated, left_over, locked, note, too_late, violation,
 };
 
-/// What is left for a decision beside the TTL.
+/// How long a decision may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
 
 const RUN: &str = "r";
 
-/// More entries than the store loses.
+/// More entries than the store can lose.
 const LONGEST_LEDGER: u64 = 100;
 
 /// The second sale.
 const NEXT: &str = "next";
 
-/// What a run is like.
+/// The parameters of a run.
 #[derive(Debug)]
 pub struct Shape {
     instances: usize,
@@ -66,9 +66,9 @@ pub struct Shape {
     faults_last: Duration,
     /// Which instances have peers.
     peers: Vec<bool>,
-    /// Whether buyers pay. Else all units come back.
+    /// Whether buyers pay. If they do not, all units come back.
     pays: bool,
-    /// The longest pause between two troubles, in milliseconds, and how many of the instances have any.
+    /// The longest pause between two faults, in milliseconds, and how many of the instances have faults.
     calm: u64,
     victims: usize,
 }
@@ -115,20 +115,20 @@ impl Shape {
         }
     }
 
-    /// How soon an instance decides an order, unless something keeps it from that. Before it, each of the others may try once
-    /// in vain to reach the store.
+    /// How soon an instance decides an order, unless something keeps the instance from it. Before this instance, each other one
+    /// may try in vain to reach the store.
     fn decides_within(&self) -> Duration {
         let others = u32::try_from(self.instances - 1).unwrap_or(u32::MAX);
         self.ttl + GRACE + self.response_timeout * 2 + self.response_timeout * 4 * others
     }
 
-    /// How soon an instance stops: a batch that has begun ends, and the session's requests may be repeated.
+    /// How soon an instance stops. A batch that has begun ends, and the session may repeat its requests.
     fn stops_within(&self) -> Duration {
         self.ttl * 3 + self.response_timeout * 6 + Duration::from_secs(1)
     }
 
-    /// How soon nothing is done any more for an order that its buyer gave up, in microseconds: unless calls of the store take
-    /// long, or processes stand still.
+    /// How long the service may still carry out an order after its buyer gave it up, in microseconds. `None` if calls of the
+    /// store may take long, or processes may stand still.
     fn over_in(&self, faults: &BTreeSet<Fault>) -> Option<u64> {
         let holds_up = |fault: &Fault| {
             fault.is_of_store() || matches!(fault, Fault::Paused | Fault::PausedBriefly)
@@ -143,7 +143,7 @@ impl Shape {
     }
 }
 
-/// Stories: what every fourth run is about. Each has faults of its own, and what else it takes for them to do harm.
+/// Stories: every fourth seed tells one. A story has faults of its own, and the shape in which these faults do harm.
 pub const STORIES: &[Story] = &[
     // one instance does not reach the store, for longer than an order may wait
     (&[Fault::StoreCutOff], |shape| {
@@ -157,14 +157,14 @@ pub const STORIES: &[Story] = &[
         (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 100);
         shape.faults_last = Duration::from_secs(12);
     }),
-    // an attempt arrives when its order was answered, and units have come back
+    // an attempt arrives after its order was answered and units have come back
     (&[Fault::StoreRequestLate], |shape| {
         shape.be_patient(1, 3000);
         (shape.buyers, shape.orders, shape.units) = (6, 8, shape.units.clamp(1, 3));
         (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
         shape.next_sale_in = None;
     }),
-    // an attempt under a second token does
+    // the same, with an attempt under a second token
     (&[Fault::StoreRequestLate, Fault::OtherProgram], |shape| {
         shape.be_patient(1, 1000);
         (shape.calm, shape.faults_last) = (2000, Duration::from_secs(8));
@@ -172,18 +172,18 @@ pub const STORIES: &[Story] = &[
         (shape.terms.hold_seconds, shape.terms.per_user) = (Some(1), None);
         shape.next_sale_in = None;
     }),
-    // orders of which it is not known whether they were carried out live to see the next sale
+    // orders with an unknown outcome wait until the next sale begins
     (&[Fault::StoreAnswerLost], |shape| {
         shape.be_patient(3, 1000);
         (shape.buyers, shape.orders, shape.units) = (6, 6, 50);
         shape.next_sale_in = Some(shape.next_sale_in.unwrap_or(shape.ttl));
     }),
-    // then the store refuses
+    // orders with an unknown outcome wait, and the store refuses to write
     (&[Fault::StoreAnswerLost, Fault::StoreFull], |shape| {
         shape.be_patient(3, 1000);
         (shape.buyers, shape.units) = (6, 50);
     }),
-    // of two changes of an order, the first one is not answered
+    // an order gets two changes, and the first one is not answered
     (&[Fault::StoreRequestLost], |shape| {
         shape.be_patient(1, 1000);
         (shape.batch_size, shape.units, shape.orders) = (1, 50, 8);
@@ -199,7 +199,7 @@ pub const STORIES: &[Story] = &[
         shape.be_patient(2, 300);
         (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
     }),
-    // orders wait for the lock, and some were sent before
+    // orders wait for the lock, and some of them were sent before
     (&[Fault::StoreCutOff], |shape| {
         shape.be_patient(2, 300);
         (shape.buyers, shape.orders, shape.units, shape.batch_size) = (6, 8, 50, 1);
@@ -213,16 +213,16 @@ pub const STORIES: &[Story] = &[
         (shape.buyers, shape.orders, shape.units) = (6, 8, 50);
         shape.faults_last = Duration::from_secs(12);
     }),
-    // a batch for the holder comes again, when its orders were answered and units have come back
+    // a batch for the holder comes again, after its orders were answered and units have come back
     (&[Fault::FrameTwice], |shape| shape.be_linked(2, true)),
-    // the link breaks and it comes late, when its sender has died
+    // the link breaks, and a batch for the holder comes late, after its sender has died
     (&[Fault::FrameLate, Fault::LinkCut, Fault::Killed], |shape| {
         shape.be_linked(2, true);
         (shape.victims, shape.calm, shape.pause) = (1, 2000, 200);
         (shape.ttl, shape.wait_timeout) = (Duration::from_secs(3), Duration::from_millis(500));
         shape.faults_last = Duration::from_secs(12);
     }),
-    // it is not answered, and asked for again when units have come back
+    // a batch for the holder is not answered, and comes again after units have come back
     (&[Fault::FrameLost, Fault::FatesLost, Fault::LinkRefused], |shape| shape.be_linked(2, true)),
     // the link breaks, or instances end, and the next sale begins
     (&[Fault::FatesLost, Fault::LinkCut, Fault::Killed, Fault::Stopped], |shape| {
@@ -233,7 +233,7 @@ pub const STORIES: &[Story] = &[
     (&[Fault::StoreSlow], |shape| shape.be_linked(3, false)),
 ];
 
-/// Of one run of eight: a replica is behind, and takes over.
+/// The story of one run in eight: a replica that is behind takes over.
 const FAILOVER: Story = (&[Fault::ReplicaBehind, Fault::StoreFailedOver], |shape| {
     shape.be_patient(2, 1000);
     (shape.buyers, shape.orders, shape.units, shape.pause) = (6, 8, 50, 200);
@@ -243,7 +243,7 @@ const FAILOVER: Story = (&[Fault::ReplicaBehind, Fault::StoreFailedOver], |shape
 pub type Story = (&'static [Fault], fn(&mut Shape));
 
 impl Shape {
-    /// So many instances at which orders may wait for long, in queues with room.
+    /// Gives the run this many instances, at which orders may wait for long, in queues with room.
     fn be_patient(&mut self, instances: usize, ttl: u64) {
         (self.instances, self.victims, self.queue_length) = (instances, instances, 100);
         (self.ttl, self.response_timeout) =
@@ -251,7 +251,8 @@ impl Shape {
         self.wait_timeout = Duration::from_secs(5);
     }
 
-    /// So many instances that send their orders to the holder; of few units, which come back soon.
+    /// Gives the run this many instances, which send their orders to the holder. A scarce sale has few units, which come back
+    /// soon.
     fn be_linked(&mut self, instances: usize, is_scarce: bool) {
         self.be_patient(instances, 1000);
         self.peers.fill(true);
@@ -275,18 +276,18 @@ pub struct World {
     state: Mutex<State>,
     lives: AtomicU64,
     buyers: AtomicU64,
-    /// For each process, the batches of or for a peer that are on their way, and the calls for orders that it has not answered.
+    /// For each process: its batches on the way, of a peer or for one; and the calls for orders that it has not answered.
     busy: Mutex<BTreeMap<(String, Busy), usize>>,
 }
 
-/// What a process has to do.
+/// The work that a process can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Busy {
     Frame,
     Call,
 }
 
-/// Something that a process has to do, until this is dropped.
+/// One piece of work of a process, until this is dropped.
 pub struct IsBusy(Arc<World>, (String, Busy));
 
 impl Drop for IsBusy {
@@ -299,19 +300,19 @@ impl Drop for IsBusy {
 
 struct State {
     chance: Chance,
-    /// By number; `None` while it is down.
+    /// The instances by number; `None` while an instance is down.
     instances: Vec<Option<Running>>,
     /// The attempts, as the load test records them.
     record: Vec<Value>,
     attempts: Vec<Attempt>,
     next_order: u64,
-    /// What the operator was told of each change: the place of its entry, or that it is not made.
+    /// The changes about which the operator was told: the place of the entry, or `None` for a change that was refused.
     changes: BTreeMap<String, Option<u64>>,
-    /// For each instance: since when it has decided no order that it was asked for, and when it decided one last.
+    /// For each instance: since when it has decided none of the orders that it got, and when it last decided one.
     decisions: Vec<(Option<Instant>, Option<Instant>)>,
 }
 
-/// One attempt, for the judge: an entry of the ledger is that of an attempt which does not say that nothing was done.
+/// An attempt, for the judge: each entry of the ledger must belong to an attempt that may have been done.
 struct Attempt {
     order: String,
     action: Action,
@@ -319,9 +320,9 @@ struct Attempt {
     to: usize,
     sent: u64,
     may_be_done: bool,
-    /// When it was given up, if it was: soon after that, nothing is done for it any more.
+    /// When it ended with an unknown outcome, if it did. Soon after that, nothing is done for it.
     given_up: Option<u64>,
-    /// The place of the entry that it was told of, if it was accepted now, and by whom.
+    /// If it was accepted, and is no repetition: the place of its entry, and the instance that wrote the entry.
     told: Option<(u64, String)>,
 }
 
@@ -345,11 +346,11 @@ impl Drop for Running {
 /// Why an instance gave no answer.
 #[derive(Clone, Copy)]
 enum NoAnswer {
-    /// Nobody listens there.
+    /// Nobody listens at its address.
     Refused,
     /// The connection broke.
     Broken,
-    /// Its buyer went away.
+    /// The buyer went away.
     Left,
 }
 
@@ -429,8 +430,8 @@ impl World {
         Some((Arc::clone(&running.process), running.sale.clone()?))
     }
 
-    /// What to do when the sender of a frame waits no longer for its answer: it may where the lock was lost, or something else
-    /// than a slow store delays the answer.
+    /// Judges a sender that no longer waits for the answer to its frame. The sender must wait while the lock is held and nothing
+    /// but a slow store delays the answer.
     pub fn judge_of_patience(self: &Arc<Self>, frame: &[u8]) -> impl FnOnce() + Send + use<> {
         let is_slow = |fault: &Fault| *fault == Fault::StoreSlow;
         let frame: Value = serde_json::from_slice(frame).unwrap_or_default();
@@ -444,7 +445,7 @@ impl World {
         }
     }
 
-    /// Until this is dropped, a batch of or for a peer is on its way at this process.
+    /// Notes that this process has a batch of a peer, or for one, until the returned value is dropped.
     pub fn has_frame(self: &Arc<Self>, who: &str) -> IsBusy {
         self.is_busy(who, Busy::Frame)
     }
@@ -459,7 +460,7 @@ impl World {
         locked(&self.busy).get(&(who.to_owned(), with)).copied().unwrap_or_default()
     }
 
-    /// Sends a call to an instance. The call goes with its caller: a handler whose client leaves is dropped.
+    /// Sends a call to an instance. If the caller leaves, the call is dropped, as the handler of a client that leaves.
     async fn call<R: Send + 'static, F>(
         self: &Arc<Self>,
         to: usize,
@@ -490,9 +491,9 @@ impl World {
     }
 }
 
-/// The times that are promised.
+/// The promised times.
 impl World {
-    /// After an answer that was waited for.
+    /// Checks the times of an answer for which the buyer waited.
     fn check_times(
         &self,
         number: usize,
@@ -535,7 +536,7 @@ impl World {
     }
 }
 
-/// The status and the type of a problem, whether it is final, and whether nothing was done for certain.
+/// The status and the type of a problem, whether it is final, and whether it says that nothing was done.
 fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool) {
     match said {
         Ok(Outcome::SoldOut { .. }) => (409, "sold-out", true, true),
@@ -551,13 +552,13 @@ fn problem(said: &Result<Outcome, SaleError>) -> (u16, &'static str, bool, bool)
         Ok(Outcome::Over { .. }) => (410, "expired", true, true),
         Ok(_) => (500, "internal", true, false),
         Err(SaleError::OutcomeUnknown { .. }) => (503, "outcome-unknown", false, false),
-        // it may have been accepted in the sale before
+        // the earlier sale may have accepted it
         Err(error) if error.word() == "sale-replaced" => (409, "sale-replaced", false, false),
         Err(error) => (503, error.word(), false, true),
     }
 }
 
-/// What a change asks for, as the record has it.
+/// The event that a change asks for, as the record names it.
 fn event_of(change: Action) -> &'static str {
     match change {
         Action::Confirm => "confirmed",
@@ -586,7 +587,7 @@ fn order(id: &str, user: &str, quantity: u32, action: Action) -> Order {
     }
 }
 
-/// One buyer of orders, one after the other.
+/// A buyer, who makes one order after the other.
 struct Buyer {
     world: Arc<World>,
     chance: Chance,
@@ -613,7 +614,7 @@ impl Buyer {
         users.map(|user| format!("{RUN}-u{user}")).unwrap_or_default()
     }
 
-    /// Orders, until that is decided; then pays, gives back or asks again.
+    /// Orders until there is a decision; then pays, gives back or asks again.
     async fn order(&mut self) {
         if self.world.shape.terms.hold_seconds.is_some() && self.chance.one_in(8) {
             return self.regret().await;
@@ -649,7 +650,7 @@ impl Buyer {
         let latency = self.world.shape.latency;
         let pause = match self.chance.below(6) {
             0 => self.chance.between(hold * 8 / 10, hold * 12 / 10),
-            // so that it arrives about then
+            // so that the change arrives about when the hold ends
             1 => (hold_ends.saturating_sub(self.world.now()) / 1000 + self.chance.below(3))
                 .saturating_sub(self.chance.below(2 * latency + 2)),
             _ => 0,
@@ -679,7 +680,7 @@ impl Buyer {
         }
     }
 
-    /// The same id with another quantity: it is refused.
+    /// Sends the same id with another quantity, which must be refused.
     async fn send_another_payload(&mut self, number: u64) {
         let to = self.chance.index(self.world.shape.instances);
         let order = self.make(number, Action::Reserve, self.world.shape.quantity + 1);
@@ -743,7 +744,7 @@ impl Buyer {
         }
     }
 
-    /// Makes two calls at an instance, the second one so long after the first one: they are carried out in this order.
+    /// Makes two calls at an instance, the second one after this pause. The instance must carry them out in this order.
     async fn one_behind_the_other(
         &self,
         to: usize,
@@ -766,18 +767,19 @@ impl Buyer {
         }
     }
 
-    /// Orders, and cancels that before there is an answer: the load test does not, and so its judge knows nothing of it.
+    /// Orders, and cancels the order before it is answered. The record lacks it: the judge of the load test does not know such
+    /// buyers.
     async fn regret(&mut self) {
         happened(Rare::Regretted);
         let (world, id) = (&self.world, format!("undone-{:x}", self.chance.next()));
         let to = self.chance.index(world.shape.instances);
         let orders = [Action::Reserve, Action::Cancel];
         let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
-        // until the first one has read the stock
+        // the order has then read the stock
         let pause = Duration::from_millis(20 * world.shape.latency + self.chance.below(100));
         let said = self.one_behind_the_other(to, orders, pause).await;
         let [Ok(Ok(Outcome::Reserved(_))), Ok(Ok(Outcome::Unknown))] = said else { return };
-        // else the first one may still read the stock
+        // if calls of the store may take long, the order may still read the stock
         let reads_soon = world.shape.over_in(world.faults.allowed()).is_some();
         if reads_soon && world.shape.next_sale_in.is_none() {
             violation(format!("the cancellation of {id} overtook it"));
@@ -794,7 +796,7 @@ impl Buyer {
         let orders = changes.map(|action| self.make(number, action, quantity));
         let said = self.one_behind_the_other(to, orders, Duration::ZERO).await;
         let times = (sent, world.now());
-        // the judge knows one change after the other
+        // the record has one change after the other
         for (change, said) in changes.into_iter().zip(&said) {
             if !self.record(number, Some(change), to, times, said) {
                 self.decide(number, Some(change), false).await;
@@ -840,7 +842,7 @@ impl Buyer {
         let may_be_done = match said {
             Err(NoAnswer::Refused) => false,
             Err(_) => true,
-            // an order that is over by the time of its first answer
+            // an order that was over before its first answer
             Ok(Ok(Outcome::Over { .. })) if change.unwrap_or_default() == Action::Reserve => true,
             Ok(said) => accepted(said).is_some() || !problem(said).3,
         };
@@ -951,7 +953,7 @@ pub async fn run(
     world.faults.allowed().clone()
 }
 
-/// Starts a sale at this instance, whatever goes wrong meanwhile. `None` if it is refused, as one that was replaced.
+/// Starts a sale at this instance, with as many attempts as it needs. `None` if the sale is refused, for example as replaced.
 async fn start_sale(
     world: &Arc<World>,
     to: usize,
@@ -987,7 +989,7 @@ async fn start_sale(
     }
 }
 
-/// The next sale is started while orders are on their way, and later starts of both come again.
+/// Starts the next sale while orders are on their way, and later repeats the starts of both sales.
 async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     sleep(after).await;
     let to = chance.index(world.shape.instances);
@@ -1012,7 +1014,7 @@ async fn start_next(world: Arc<World>, after: Duration, mut chance: Chance) {
     world.buyers.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Something happens to a service or to an instance.
+/// Lets a fault happen to a service or to an instance.
 async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     let number = chance.index(world.shape.victims);
     let times = Times::new(chance, world.shape.ttl);
@@ -1058,7 +1060,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         Fault::StoreFull => {
             world.faults.refuses(now + while_away);
             if (world.shape.batch_size as u64) < 2 * world.shape.buyers {
-                // each batch that is refused answers few of those that wait
+                // each refused batch answers few of the orders that wait
                 world.faults.delays(None, now + while_away);
             }
             count(refuses);
@@ -1088,7 +1090,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             }
             note(&process.name, || "ends".into());
             process.kill();
-            // its sale goes with it
+            // the sale ends with its process
             process.run(|| drop(sale));
             let gone = locked(&world.state).instances[number].take();
             drop(gone);
@@ -1101,7 +1103,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
     process.run(|| drop(sale));
 }
 
-/// Tells an instance to stop, and kills it after this time if there is one. Else it ends in time, and has answered everybody.
+/// Tells an instance to stop. Without `killed_after`, the instance must end in time, and must have answered everybody.
 async fn stop(
     world: &Arc<World>,
     process: &Arc<Simulated>,
@@ -1124,11 +1126,11 @@ async fn stop(
     if process.disturbed_at().is_some_and(|since| since.elapsed() > within) {
         too_late(&format!("{} did not stop within {within:?}", process.name));
     }
-    // what reads the stock or starts a sale ends with its attempt: to connect, to log in and to ask for the role, and for the
-    // script by its digest and by its source
+    // a call that reads the stock or starts a sale ends with its attempt, which waits up to five times: for the connection, the
+    // login, the role, and the script by its digest and by its source
     sleep(world.shape.response_timeout * 5).await;
     let mut calls = world.how_busy(&process.name, Busy::Call);
-    // a buyer with second thoughts waits within a call, and one that has just come is refused
+    // a buyer who regrets an order pauses within a call, and a buyer who has just come is refused
     let longest_pause = 20 * world.shape.latency + 100;
     for waited in 0..50 + longest_pause {
         if waited >= 50 && calls == 0 {
@@ -1142,7 +1144,7 @@ async fn stop(
     }
 }
 
-/// After the last fault: all orders are decided in time, the books are right, and nothing is left.
+/// Checks that, after the last fault, all orders are decided in time, the books are right, and nothing is left.
 async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     note("seed", || "the last fault is over".into());
     world.faults.end();
@@ -1159,7 +1161,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     let healed_at = Instant::now();
     let mut within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
     if world.shape.peers.contains(&true) {
-        // until a frame that was lost before is noticed
+        // a sender notices a lost frame after this time
         within += Duration::from_secs(3);
     }
     let decided = Arc::new(AtomicU64::new(0));
@@ -1207,7 +1209,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     if is_violated() {
         return;
     }
-    // a change can make it the longest one
+    // a change may have set the longest hold
     let hold = world.shape.terms.hold_seconds.map_or(0, |_| changes::LONGEST_HOLD);
     let hold = Duration::from_secs(hold.into());
     sleep(hold + Duration::from_secs(3)).await;
@@ -1280,7 +1282,7 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let limits = Limits { longest_pause: Duration::from_hours(1), longest_order: None };
     match loadtest::judge(text.as_bytes(), limits) {
         Ok(report) => {
-            // what is read may be lost by a failover, and buyers are told so
+            // a failover may lose entries that a read has seen, after which buyers were refused
             let has_lost = has_happened(Rare::FailedOverWithLoss);
             for finding in report.findings {
                 if has_lost && matches!(&*finding.kind, "sold_out_too_early" | "not_all_held") {
@@ -1293,7 +1295,7 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     }
 }
 
-/// Judges two sales, one after the other: each ledger adds up, and no attempt took units twice.
+/// Judges two sales, one after the other: each ledger must add up, and no attempt may take units twice.
 async fn judge_both(world: &Arc<World>) {
     let patience = world.shape.longest() * 2;
     let (mut all, mut token) = (Vec::new(), 0);
@@ -1360,7 +1362,7 @@ async fn judge_both(world: &Arc<World>) {
     }
 }
 
-/// An entry is that of an attempt at its instance, of which nobody said that nothing was done.
+/// Checks that an entry belongs to an attempt at its instance that may have been done.
 fn check_attempts(world: &World, entry: &Accepted) {
     let action = match entry.event {
         Event::Reserved => Action::Reserve,
@@ -1391,7 +1393,7 @@ fn check_attempts(world: &World, entry: &Accepted) {
     }
 }
 
-/// The store loses its last writes: who was told of them notices, and nobody sells before an operator accepts the loss.
+/// Lets the store lose its last writes. An instance that was told of them must notice, and after that nobody may sell.
 async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     let loses = chance.between(1, SNAPSHOTS as u64) as usize;
     let last = {
@@ -1406,7 +1408,7 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     let Some((number, (position, _))) = number.zip(last) else { return };
     let others = (0..world.shape.instances).filter(|other| *other != number);
     let others: Vec<_> = others.collect();
-    // now and then nobody else remembers, as who wrote it has died
+    // in half of the runs, the other instances are new and remember nothing
     let are_new = chance.one_in(2);
     for other in others.iter().filter(|_| are_new) {
         let gone = locked(&world.state).instances[*other].take();
@@ -1423,7 +1425,7 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     happened(Rare::EntriesLost);
     note("fault", || format!("the store loses its last {loses} writes"));
     let patience = world.shape.longest() * 2;
-    // one that knows nothing of it may sell, and then has sold as much as was lost, or more
+    // an instance that does not know the loss may sell, and so replace what was lost, or more
     let first = others.first().filter(|_| are_new && chance.one_in(2));
     for (at, before) in first.into_iter().flat_map(|at| (0..LONGEST_LEDGER).map(move |n| (at, n))) {
         let id = format!("ignorant-{before}");
@@ -1437,7 +1439,7 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
         }
     }
     let asked = [&number].into_iter().chain(&others).chain([&number]);
-    // once one that remembers has reached the store
+    // whether an instance that remembers the entries has reached the store
     let mut is_known = false;
     for (at, try_again) in asked.zip(0..) {
         let id = format!("lost-{try_again}");
@@ -1455,13 +1457,13 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
                     entry.instance
                 ));
             }
-            // it is sold out as far as a read can tell, or the answer is another refusal
+            // a read says that the item is sold out, or the answer is another refusal
             _ => {}
         }
     }
 }
 
-/// At rest nothing is left.
+/// Stops all instances, and checks that nothing is left.
 async fn rest(world: &Arc<World>) {
     let running: Vec<_> =
         locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();

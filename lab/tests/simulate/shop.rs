@@ -1,4 +1,4 @@
-//! The simulated store at work: one server, what is on the way to it, and what goes wrong there.
+//! The simulated store at work: one server, the requests on the way to it, and its faults.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,10 +21,10 @@ use crate::trace::{Rare, count, happened, locked, note};
 /// When the simulated time begins, in microseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000_000;
 
-/// The data of so many moments is kept, for a store that loses its last entries.
+/// How many earlier states of the data are kept, for a store that loses its last entries.
 pub const SNAPSHOTS: usize = 8;
 
-/// The safeguards of the script that can be taken out: what stands there, and what comes in its place.
+/// The safeguards of the script that can be taken out: for each, its text in the script, and the text that replaces it.
 pub const SAFEGUARDS: [(&str, &str, &str); 6] = [
     ("fence", "if below(revision, highest) then return refused('STALE', fence) end", ""),
     ("order-ids", "local record = known[i] or accepted[key]", "local record"),
@@ -35,25 +35,24 @@ pub const SAFEGUARDS: [(&str, &str, &str); 6] = [
 ];
 
 thread_local! {
-    /// Lua is slow to start: a thread's runs share one.
+    /// Lua is slow to start: the runs of a thread share one engine.
     static ENGINE: Rc<Engine> = Rc::new(Engine::new());
     static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
 }
 
-/// The server of a run, which is a thread's.
+/// The server of the run of this thread.
 struct Server {
     store: Store,
     began_at: Instant,
-    /// The safeguard that is taken out of its scripts.
+    /// The safeguard that is taken out of the scripts.
     without: Option<String>,
-    /// The data before the latest entries.
+    /// The data before each of the latest writes that added entries.
     before: VecDeque<Data>,
-    /// Until when it refuses to write.
     refuses_until: Instant,
-    /// What the replica has, and until when it does not confirm what is written.
+    /// The data of the replica, and until when it confirms no write.
     replica: Data,
     behind_until: Instant,
-    /// For each order and the request that it came by: the tokens under which it was sent, and the sale that ran then.
+    /// For each order and the request that brought it: the tokens under which it was sent, and the sale that ran then.
     sent: BTreeMap<[Text; 2], (BTreeSet<Text>, Text)>,
 }
 
@@ -88,7 +87,7 @@ fn entries_in(data: &Data) -> usize {
     data.get::<Vec<Text>>(b"ledger").map_or(0, Vec::len)
 }
 
-/// Runs a request. What arrives late is told apart.
+/// Runs a request, and counts its rare events.
 fn call(request: &[Text], is_late: bool) -> Reply {
     on_server(|server| {
         let now = BEGIN + u64::try_from(server.began_at.elapsed().as_micros()).unwrap_or_default();
@@ -116,7 +115,7 @@ fn call(request: &[Text], is_late: bool) -> Reply {
 }
 
 impl Server {
-    /// What is over by now is over. A replica that is not behind has everything.
+    /// Ends a refusal whose time is over. A replica that is not behind gets all data.
     fn recover(&mut self) {
         let now = Instant::now();
         self.store.refusal = self.store.refusal.filter(|_| now < self.refuses_until);
@@ -127,13 +126,12 @@ impl Server {
         }
     }
 
-    /// Counts what happens seldom.
     fn count_events(&mut self, request: &[Text], reply: &Reply, is_late: bool) {
         let code = if let Reply::Error(text) = reply { &text[..] } else { b"" };
         if code.starts_with(b"ROLLEDBACK") {
             happened(Rare::RolledBack);
         }
-        // behind its name, the digest, the number of keys, and the keys
+        // the arguments follow the command, the digest, the number of keys, and the keys
         let keys = request.get(2).and_then(|count| str::from_utf8(count).ok()?.parse().ok());
         let args = keys.and_then(|keys: usize| request.get(3 + keys..)).unwrap_or_default();
         let [_, _, _, _, operation, token, _, _, orders @ ..] = args else { return };
@@ -173,7 +171,7 @@ impl Server {
     }
 }
 
-/// The request with a script that lacks a safeguard, if it brings one.
+/// The request without this safeguard in the text of its script; `None` if it is no safeguard of the script.
 fn change(request: &[Text], without: &str) -> Option<Vec<Text>> {
     let (_, there, instead) = SAFEGUARDS.iter().find(|(name, ..)| *name == without)?;
     let mut request = request.to_vec();
@@ -187,7 +185,7 @@ fn is_script(request: &[Text]) -> bool {
     request.first().is_some_and(|name| name.starts_with(b"EVAL"))
 }
 
-/// What the script does, for a timeline.
+/// The arguments of a script, for a timeline.
 fn shown(request: &[Text]) -> String {
     let words = request.iter().enumerate().skip(16).filter(|(_, word)| word.len() < 40);
     let words: Vec<_> = words.map(|(_, word)| String::from_utf8_lossy(word)).collect();
@@ -223,7 +221,7 @@ impl Shop {
         Arc::new(Self { faults, network, latency, response_timeout, state: Mutex::new(state) })
     }
 
-    /// How a process connects.
+    /// How a process connects to the store.
     pub fn streams(self: &Arc<Self>, process: &Arc<Simulated>) -> Streams {
         let (this, who) = (Arc::clone(self), process.name.clone());
         Arc::new(move || {
@@ -252,7 +250,7 @@ impl Shop {
         locked(&self.state).flights.get(who).is_some_and(|scripts| *scripts > 0)
     }
 
-    /// Serves a connection: takes the requests in their order, and sends the answers in theirs.
+    /// Serves a connection: takes the requests in their order, and answers in this order.
     async fn serve(self: Arc<Self>, end: Arc<Mutex<StoreEnd>>, who: String, is_dead: bool) {
         let (answers, to_send) = mpsc::unbounded_channel();
         self.network.spawn(deliver(Arc::clone(&end), to_send));
@@ -335,7 +333,6 @@ impl Shop {
         *known = until.max(*known);
     }
 
-    /// Cuts all connections.
     pub fn cut(&self) {
         let ends: Vec<_> = locked(&self.state).ends.iter().filter_map(Weak::upgrade).collect();
         for end in ends {
@@ -343,12 +340,12 @@ impl Shop {
         }
     }
 
-    /// The replica confirms nothing for so long.
+    /// Lets the replica confirm nothing for this time.
     pub fn be_behind(limit: Duration) {
         on_server(|server| server.behind_until = server.behind_until.max(Instant::now() + limit));
     }
 
-    /// The replica takes over, with what it has. A new replica follows it.
+    /// Lets the replica take over, with the data that it has. A new replica follows it.
     pub fn fail_over(&self) {
         self.cut();
         let before = entries();
@@ -361,7 +358,7 @@ impl Shop {
         }
     }
 
-    /// Refuses to write for so long.
+    /// Lets the store refuse to write for this time.
     pub fn refuse(refusal: Refusal, limit: Duration) {
         on_server(|server| {
             server.store.refusal = Some(refusal);
@@ -373,7 +370,7 @@ impl Shop {
         on_server(|server| server.store.flush_scripts());
     }
 
-    /// Starts again, with all data or without the latest writes.
+    /// Restarts the store, with all its data or without the latest writes.
     pub fn restart(&self, loses: usize) {
         self.cut();
         on_server(|server| {

@@ -13,7 +13,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 macro_rules! events {
     ($($event:ident = $name:literal,)*) => {
-        /// What happens seldom, and must happen often enough in many runs: else nothing is known of it.
+        /// A rare event. It must happen often enough in many runs: without it, they prove nothing about it.
         #[derive(Clone, Copy, Debug)]
         pub enum Rare { $($event,)* }
 
@@ -62,11 +62,11 @@ events! {
     SessionLost = "a session lost while its process runs",
 }
 
-/// A run is a thread's: all of its tasks are polled there.
+/// The run of this thread, which polls all tasks of the run.
 #[derive(Default)]
 struct Run {
     began_at: Option<Instant>,
-    /// `None` where nobody wants to read them.
+    /// `None` if nobody wants to read them.
     lines: Option<Vec<String>>,
     counts: BTreeMap<&'static str, u64>,
     violation: Option<String>,
@@ -76,7 +76,7 @@ thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
 }
 
-/// What a run told.
+/// All that a run told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub lines: Vec<String>,
@@ -84,13 +84,13 @@ pub struct Told {
     pub violation: Option<String>,
 }
 
-/// Begins to listen.
+/// Begins a run on this thread.
 pub fn begin(with_lines: bool) {
     let lines = with_lines.then(Vec::new);
     RUN.set(Run { began_at: Some(Instant::now()), lines, ..Run::default() });
 }
 
-/// Ends that.
+/// Ends the run.
 pub fn end() -> Told {
     let run = RUN.take();
     Told { lines: run.lines.unwrap_or_default(), counts: run.counts, violation: run.violation }
@@ -113,7 +113,6 @@ fn line(who: &str, what: &str) {
     });
 }
 
-/// Counts an event.
 pub fn count(what: &'static str) {
     RUN.with_borrow_mut(|run| *run.counts.entry(what).or_default() += 1);
 }
@@ -147,10 +146,10 @@ pub fn is_violated() -> bool {
     RUN.with_borrow(|run| run.violation.is_some())
 }
 
-/// A task that panics has gone wrong.
+/// Notes a panic of a task as a violation.
 pub fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     let what = info.to_string();
-    // not from within another one of these functions
+    // the panic may come from within another function of this module
     let is_noted = RUN.try_with(|run| {
         run.try_borrow_mut().map(|mut run| _ = run.violation.get_or_insert_with(|| what.clone()))
     });
@@ -159,12 +158,12 @@ pub fn on_panic(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Locks a mutex; what a panic left is looked at as well.
+/// Locks a mutex, also after a panic.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes down the events of the crates, each with its process.
+/// Writes down the log events of the crates, each with its process.
 pub struct Events {
     pub process: fn() -> Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::http::reply::grouped;
 use crate::inventory::{InventoryError, Item, Stock};
 use crate::sale::{GuardStatus, LockHealth, SaleError};
 
-/// The kind of the alert while this instance has no session although the lock service answers.
+/// The kind of the alert for an instance without a session while the lock service answers.
 const LOCK_LOST: &str = "lock-lost";
 
 /// A holder that keeps the lock this long while others wait is paused, cut off or dead.
@@ -44,11 +44,11 @@ pub(super) fn of_store(error: InventoryError, item: &Item, has_numbers: bool) ->
     }
 }
 
-/// The alert for the state of the lock service, after the alert `before`.
+/// The alert for the state of the lock service. `before`: the alert until then.
 pub(super) fn of_lock(health: Option<LockHealth>, before: Option<&Alert>) -> Option<Alert> {
     match health? {
         LockHealth::Answers => None,
-        // a session that ends while etcd is away ended for that reason
+        // not if the lock service was away before: then the session ended because of that, and the alert stays
         LockHealth::NoSession if before.is_none_or(|before| before.kind == LOCK_LOST) => {
             Some(alert(
                 LOCK_LOST,
@@ -82,7 +82,6 @@ pub(super) fn of_stock(stock: &Stock) -> Vec<Alert> {
     alerts
 }
 
-/// The alerts about this guard.
 pub(super) fn of_guard(guard: &GuardStatus) -> impl Iterator<Item = Alert> {
     guard.warnings.iter().map(|(kind, text)| alert(kind, *text))
 }

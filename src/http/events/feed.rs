@@ -1,4 +1,4 @@
-//! The task that polls a sale for all its watchers at this instance, and each watcher's stream.
+//! The task that polls a sale for all its watchers at this instance, and the stream of each watcher.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ const REPEAT: Duration = Duration::from_millis(500);
 /// How long a client waits before a reconnect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a feed outlives its last watcher, so that one that connects again finds the rate and who has queued.
+/// How long a feed outlives its last watcher: a watcher that connects again finds the rate and the instances.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The times of the polls. After a late poll, missed ones are not made up for.
+/// The times of the polls. Polls that a late poll missed are not made up for.
 fn ticks() -> Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,7 +60,7 @@ impl Feed {
 
     /// Polls until the feed is over.
     async fn run(self: Arc<Self>, app: Arc<AppState>, item: Item) {
-        // when the task ends, for whatever reason, the watchers' streams end
+        // when the task ends or panics, the watchers' streams end
         let _over = self.over.clone().drop_guard();
         let mut projection = Projection::new(&app, &item);
         let (mut sent, mut sent_at, mut watched_at) = (Value::Null, Instant::now(), Instant::now());
@@ -86,7 +86,7 @@ impl Feed {
                 self.latest.send_replace(state.to_string().into());
             }
         }
-        // the item may have a newer feed, if this one was removed to make room: that one stays
+        // the item may have a newer feed, if this one was removed to make room
         app.events.feeds.lock().retain(|_, feed| !Arc::ptr_eq(feed, &self));
     }
 }
@@ -108,8 +108,8 @@ impl Watcher {
         Self { feed: Arc::clone(feed), latest, kind: "snapshot", _place: place }
     }
 
-    /// The state now, and after each change. Reads the state only when the client is ready for it, so nothing is buffered for a
-    /// slow client. The stream ends with the feed, and once the client may not watch: its token was removed.
+    /// The present state, and the state after each change. Takes the state only when the client is ready for it: nothing is
+    /// buffered for a slow client. The stream ends with the feed, and when the client's token is no longer valid.
     pub(super) fn messages(
         self,
         may_watch: impl Fn() -> bool + Send + 'static,

@@ -1,9 +1,8 @@
 //! `GET /events`: the state of a sale and its changes, as server-sent events.
 //!
-//! While an item is watched, one task polls it for all watchers at this instance (`feed`). A poll costs the store one bounded
-//! command, over a connection that the sale does not use. The queue comes from the lock's own watch. The `projection` accumulates
-//! the readings; its whole state is one message, encoded once for all watchers. A watcher takes the latest message when it is
-//! ready.
+//! While an item has watchers, one task of this instance polls it for all of them (`feed`). A poll costs the store one bounded
+//! command, over a connection that orders do not use. The queue comes from the lock's own watch. The `projection` combines the
+//! readings. Its whole state is one message, encoded once for all watchers. A watcher takes the latest message when it is ready.
 
 mod alerts;
 mod feed;
@@ -28,7 +27,7 @@ use crate::safeguard::LIMITS;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
-    /// Reads the stock over a separate connection, so that no order waits behind these reads.
+    /// Reads the stock over a connection of its own, so that no order waits behind these reads.
     inventory: Inventory,
     feeds: Mutex<HashMap<Item, Arc<Feed>>>,
     places: Arc<Semaphore>,
@@ -46,7 +45,7 @@ impl Events {
         }
     }
 
-    /// A place for a client that waits for events. Dropping it returns it.
+    /// A place for a client that waits for events, until the permit is dropped.
     ///
     /// # Errors
     /// `too-many-watchers`.

@@ -1,4 +1,4 @@
-//! The state of a watched sale, accumulated from the readings.
+//! The state of a watched sale, by the readings so far.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,18 +24,17 @@ const SECOND: Duration = Duration::from_secs(1);
 const NOT_REFUSED: [&str; 7] =
     ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled", "returned"];
 
-/// The state of a watched sale, accumulated from the readings.
 pub(super) struct Projection {
     item: Item,
     sale: Sale,
     pub(super) clock: Clock,
     stock: Option<Stock>,
-    /// How many orders were accepted, for each poll of the last second.
+    /// The orders accepted between two polls, for each poll of the last second.
     accepted: VecDeque<(Instant, u64)>,
     store_alert: Option<Alert>,
     lock_alert: Option<Alert>,
     queue_snapshot: Option<QueueSnapshot>,
-    /// This instance, and those that have queued.
+    /// This instance, and all that had a claim in the queue.
     instances: BTreeSet<Arc<str>>,
 }
 
@@ -93,7 +92,6 @@ impl Projection {
         self.stock = Some(now);
     }
 
-    /// The whole state.
     pub(super) fn state(&self) -> Value {
         let (stock, guard) = (self.stock.as_ref(), self.sale.guard().status());
         let sold = stock.map_or(0, |stock| stock.lucky);
@@ -156,8 +154,7 @@ impl Projection {
     }
 }
 
-/// Converts instants of the monotonic clock to the wall clock. Reads the wall clock once, so that setting it does not distort the
-/// times.
+/// Converts instants of the monotonic clock to the wall clock. Reads the wall clock once: setting it does not distort the times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     anchor: Instant,

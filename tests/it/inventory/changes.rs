@@ -1,4 +1,4 @@
-//! Changing a sale while it runs.
+//! Changes of a running sale.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::holds::end_hold;
 use super::{ITEM, accepted, fresh, order, reduce, token};
 
-/// A sale of this name, as the service starts it.
+/// A named sale, as the service starts it.
 fn named(id: &str, units: u64, terms: Terms) -> NewSale {
     let replaces = Replaces::Any;
     NewSale { id: id.parse().unwrap(), is_named: true, replaces, terms, ..NewSale::from(units) }
@@ -48,7 +48,6 @@ async fn one(inventory: &Inventory, order: Order) -> Outcome {
     reduce(inventory, Some(token(5)), &[order]).await.unwrap().remove(0)
 }
 
-/// The word of a refusal.
 fn word(error: &InventoryError) -> String {
     match error {
         InventoryError::SaleRefused { why, .. } => (*why).to_owned(),
@@ -57,8 +56,8 @@ fn word(error: &InventoryError) -> String {
     }
 }
 
-/// Goal: a change is made once for each key, in the sale and the version that it names. The ledger has it. The start of the sale can
-/// be repeated with the terms of the start.
+/// Goal: each key makes one change, in the sale and the version that the call names. The ledger has the change. The start of the
+/// sale can be repeated with the terms of the start.
 #[tokio::test]
 async fn a_change_is_made_once() {
     let (inventory, mut raw) = fresh().await;
@@ -92,7 +91,7 @@ async fn a_change_is_made_once() {
 
     let dump = raw.dump().await;
     for (key, sale, change, why) in [
-        // a known key counts before the version does
+        // a known key counts before the version
         ("k", "other:9", r#"{"add":4}"#, "change-conflict"),
         ("l", "s:0", r#"{"add":4}"#, "sale-mismatch"),
         ("l", "other", r#"{"add":4}"#, "sale-mismatch"),
@@ -103,7 +102,7 @@ async fn a_change_is_made_once() {
     }
     let again = try_change(&inventory, "k", "other:9", &note).await.unwrap();
     assert_eq!(again, Changed { is_repeated: true, ..made.clone() });
-    // the version counts for a start as well
+    // a start, too, can name a version
     for (version, is_allowed) in [("s:0", false), ("s:1", true)] {
         let replaces = Replaces::AnyOf(vec![version.parse().unwrap()]);
         if !is_allowed {
@@ -114,7 +113,7 @@ async fn a_change_is_made_once() {
         let started = inventory.start(&ITEM, Some(token(5)), next).await;
         assert_eq!(started.is_ok(), is_allowed, "{version}");
     }
-    // of the sale that was replaced, the times and numbers are kept as they were
+    // a replaced sale keeps its own times and numbers
     let kept = &inventory.sales(&ITEM).await.unwrap().kept[0];
     assert_eq!((&kept["initial"], &kept["terms"]["per_order"]), (&8.into(), &2.into()));
     let refused = try_change(&inventory, "k", "s", &note).await.unwrap_err();
@@ -152,7 +151,7 @@ async fn a_change_may_be_refused() {
             }
         }
     }
-    // a stock that was raised by hand: the sale keeps a number of units that can be read
+    // a sale whose stock was raised by hand keeps a number of units that can be read
     let (inventory, mut raw) = fresh().await;
     inventory.start(&ITEM, Some(token(5)), named("s", 5, Terms::default())).await.unwrap();
     raw.run::<()>("SET stock 100").await;
@@ -167,8 +166,8 @@ async fn a_change_may_be_refused() {
     assert_eq!(word(&refused), "term-final");
 }
 
-/// Goal: units are withdrawn from those on sale, all or none: held ones stay. A hold that is over counts as on sale. The units that
-/// are held stay counted.
+/// Goal: units on sale are withdrawn, all or none; held units stay. A unit whose hold is over counts as on sale. The count of
+/// held units stays right.
 #[tokio::test]
 async fn held_units_are_not_withdrawn() {
     let (inventory, mut raw) = fresh().await;
@@ -186,12 +185,12 @@ async fn held_units_are_not_withdrawn() {
     let stock = made.stock;
     assert_eq!((stock.stock, stock.lucky, stock.initial, stock.held), (0, 1, 1, 1));
     assert_eq!((stock.units.held, made.entry.position), (Some(1), 4));
-    // a hold keeps its end, whatever a later one has
+    // a hold keeps its end when later holds get another length
     change(&inventory, "h", r#"{"hold_seconds":1}"#).await;
     let held = one(&inventory, of("c")).await;
     let is_kept = |ends_in| ends_in > Duration::from_secs(1);
     assert!(matches!(held, Outcome::AllHeld { ends_in, .. } if is_kept(ends_in)), "{held:?}");
-    // a limit that was lowered takes nothing away
+    // a limit that is lowered takes no unit away
     let stock =
         change(&inventory, "l", r#"{"add":4,"per_user":1,"hold_seconds":86400}"#).await.stock;
     assert_eq!((stock.stock, stock.lucky, stock.version), (4, 1, 3));
@@ -203,8 +202,8 @@ async fn held_units_are_not_withdrawn() {
     assert_eq!(renewed.hold_until.unwrap().micros() - renewed.time.micros(), 86_400_000_000);
 }
 
-/// Goal: a paused sale refuses new orders and nothing else; the clocks of holds go on. It resumes as it was, also where it had not
-/// started. A change can end a sale and open it again.
+/// Goal: a paused sale refuses new orders and nothing else, and holds end in their time. It resumes in the state that it had,
+/// even if it had not started. A change can end a sale, and another one can open it again.
 #[tokio::test]
 async fn a_paused_sale_serves_its_orders() {
     let (inventory, mut raw) = fresh().await;
@@ -254,7 +253,7 @@ async fn a_paused_sale_serves_its_orders() {
     assert_eq!(now.stock.state, Phase::Running);
     accepted(&ask("e", Action::Reserve).await);
 
-    // a replaced sale is shown as it was
+    // a replaced sale shows its state
     try_change(&inventory, "e", "s2", r#"{"paused":true}"#).await.unwrap();
     inventory.start(&ITEM, Some(token(5)), named("s3", 1, Terms::default())).await.unwrap();
     let mut kept = inventory.sales(&ITEM).await.unwrap().kept;
@@ -266,8 +265,8 @@ async fn a_paused_sale_serves_its_orders() {
     );
 }
 
-/// Goal: a batch that was swallowed is not carried out after a change: who was told sold out meanwhile buys nothing. The change is
-/// part of the watermark.
+/// Goal: a batch that got lost is not carried out after a change: an order that was told *sold out* meanwhile takes nothing. The
+/// change is part of the watermark.
 #[tokio::test]
 async fn a_change_makes_late_batches_stale() {
     let (inventory, mut raw) = fresh().await;
@@ -281,7 +280,7 @@ async fn a_change_makes_late_batches_stale() {
     assert!(matches!(late, InventoryError::StaleToken { .. }), "{late}");
     accepted(&batch("next", 6).await.unwrap()[0]);
 
-    // who was told that nothing was changed need not fear an earlier attempt
+    // after a refused change, an earlier attempt is stale, too
     let refused = call("m", "s", r#"{"add":-9}"#);
     let told = inventory.change_sale(&ITEM, Some(token(7)), "8080", &refused).await.unwrap_err();
     assert_eq!(word(&told), "0 are left");
@@ -297,7 +296,8 @@ async fn a_change_makes_late_batches_stale() {
     assert_eq!(what, "change l is not in its ledger any more");
 }
 
-/// Goal: an event that a later version writes is passed on, and what looks like an entry of this version and is none is damage.
+/// Goal: an event that a later version writes is passed on. A text that looks like an entry of this version and is none is
+/// damage.
 #[tokio::test]
 async fn entries_of_later_versions_are_passed_on() {
     let (inventory, mut raw) = fresh().await;

@@ -1,5 +1,5 @@
-//! Goal: named items sell over the shards of a Redis Cluster as over one Redis, also while slots move and
-//! primaries change. Method: private clusters of three primaries, with replicas where a primary fails.
+//! Goal: named items sell over the shards of a Redis Cluster as over one Redis, also while slots move and primaries change.
+//! Method: private clusters of three primaries, with replicas for the tests in which a primary fails.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ async fn sell(inventory: &Inventory, item: &Item, id: &str) -> Result<u64, Inven
     Ok(accepted(&outcomes[0]).position)
 }
 
-/// The address with a user that has the rights of an instance and no more.
+/// The address with a user that has only the rights of an instance.
 async fn seller(cluster: &PrivateRedisCluster) -> String {
     for node in &cluster.nodes {
         let rights = format!("{} +cluster|slots", RIGHTS.trim());
@@ -38,7 +38,7 @@ async fn seller(cluster: &PrivateRedisCluster) -> String {
     cluster.url().replace("://", &format!("://{USER}:word@"))
 }
 
-/// For each primary, an item of its own.
+/// For each primary, an item in one of its slots.
 pub(crate) async fn item_of_each(cluster: &PrivateRedisCluster) -> [Item; PRIMARIES] {
     let mut found: [Option<Item>; PRIMARIES] = Default::default();
     for n in 0.. {
@@ -65,8 +65,8 @@ async fn refusals(node: &PrivateRedis, code: &str) -> u32 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
-/// Goal: every call works for the items of each shard, with the rights of an instance; the settings of each shard are checked,
-/// also while another one is away.
+/// Goal: every call works for the items of each shard, with the rights of an instance. The settings of each shard are checked,
+/// also while another shard is away.
 #[tokio::test]
 async fn items_sell_over_all_shards() {
     let mut cluster = start(RedisClusterOptions::default()).await;
@@ -91,9 +91,9 @@ async fn items_sell_over_all_shards() {
     assert_told(&one.durability().await.unwrap(), &[&away]);
 }
 
-/// Goal: a wrong password and a Redis that is no cluster are permanent errors, which give the reason and not the password; a node
-/// that is away is neither. A node without slots, such as one that was removed, does not hide the slots of others; while no node
-/// has slots, the store cannot be reached.
+/// Goal: a wrong password and a Redis that is no cluster are permanent errors, which give the reason and not the password. A node
+/// that is away causes no permanent error. A node without slots, such as a removed one, does not hide the slots of others; while
+/// no node has slots, the store cannot be reached.
 #[tokio::test]
 async fn a_wrong_cluster_is_refused() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -110,7 +110,7 @@ async fn a_wrong_cluster_is_refused() {
         let told = format!("{:?} {}", error, error.source().unwrap());
         assert!(told.contains(reason) && !told.contains("hidden"), "{told}");
     }
-    // one node is wrong for good, and the other away: it may be the right one
+    // one node is wrong for good, and the other one, which is away, may be right
     let wrong = single.replace("redis://", "");
     for nodes in [format!("{wrong},127.0.0.1:1"), format!("127.0.0.1:1,{wrong}")] {
         let url = format!("redis-cluster://{nodes}");
@@ -134,9 +134,8 @@ async fn a_wrong_cluster_is_refused() {
     inventory.start(&item("tea"), Some(token(1)), 1).await.unwrap();
 }
 
-/// Goal: an item sells on when its slot has moved to a node that does not have the scripts, without an error;
-/// then the map is known, and the old node is left alone. A call is sent again while two nodes name each other, as for a
-/// moment at the end of a move.
+/// Goal: an item sells on, without an error, when its slot has moved to a node that lacks the scripts. The map is then known, and
+/// the old node is left alone. A call is sent again while two nodes name each other, as for a moment at the end of a move.
 #[tokio::test]
 async fn a_moved_slot_is_followed() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -172,8 +171,8 @@ async fn a_moved_slot_is_followed() {
     assert_eq!(sell(&inventory, &moving, "c").await.unwrap(), 3);
 }
 
-/// Goal: while the keys of an item are at two nodes, or at one that does not have the slot yet, its orders are refused,
-/// retryable and with nothing written; afterwards the item sells on.
+/// Goal: while the keys of an item are at two nodes, or at a node that does not have the slot yet, its orders are refused:
+/// retryable, and with nothing written. Afterwards the item sells on.
 #[tokio::test]
 async fn an_item_pauses_while_its_slot_moves() {
     let cluster = start(RedisClusterOptions::default()).await;
@@ -201,7 +200,8 @@ async fn an_item_pauses_while_its_slot_moves() {
     assert_eq!(inventory.stock(&moving).await.unwrap().lucky, 2);
 }
 
-/// Goal: an inventory that sells nothing meanwhile learns of the new primaries of all shards. Method: their settings differ.
+/// Goal: an inventory that sells nothing meanwhile learns the new primaries of all shards. Method: the new primaries have other
+/// settings.
 #[tokio::test]
 async fn an_idle_inventory_follows_failovers() {
     let node_timeout = Duration::from_secs(3);
@@ -219,7 +219,7 @@ async fn an_idle_inventory_follows_failovers() {
     inventory.check(None).await.unwrap();
 }
 
-/// Goal: nodes that hang do not delay the request for the map, however long an answer may take; when all hang, the request ends.
+/// Goal: nodes that hang do not delay the request for the map, however long an answer may take. When all hang, the request ends.
 #[tokio::test]
 async fn nodes_that_hang_are_passed_over() {
     let cluster = start(RedisClusterOptions::default()).await;

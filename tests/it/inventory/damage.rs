@@ -8,21 +8,21 @@ use testkit::shared::fresh_database;
 
 use super::{ITEM, Raw, accepted, connect, fresh, order, reduce, sell, token};
 
-/// Values that no number of a sale has: not a number, below zero, not whole, too large to be exact, or a number only to `strtod`.
+/// Values that no number of a sale has: no number, below zero, not whole, too large to be exact, or a number only to `strtod`.
 const NONSENSE: [&str; 9] = ["", "x", "-1", "1.5", "nan", "inf", "1e3", "0x10", "9007199254740992"];
 
 fn by(user: &str, id: &str, action: Action) -> Order {
     Order { user: User::new(user).unwrap(), action, ..order(id, 1) }
 }
 
-/// A database, an instance that starts sales in it, and one that remembers nothing, as after a start with a partial copy of
+/// A database, an instance that starts sales in it, and an instance without a watermark, as after a start with a partial copy of
 /// the data.
 async fn instances() -> (Inventory, Inventory, Raw) {
     let url = fresh_database().await;
     (connect(&url).await, connect(&url).await, Raw::connect(&url).await)
 }
 
-/// Starts a sale of nine units with all that a sale can have, in which `a` holds a unit and `b` has paid for one.
+/// Starts a sale of nine units that uses every key of a sale: `a` holds a unit, and `b` has paid for one.
 async fn start_with_everything(starter: &Inventory, raw: &mut Raw) {
     raw.run::<()>("FLUSHDB").await;
     let at = |text: &str| Some(text.parse().unwrap());
@@ -55,7 +55,7 @@ fn damages(terms: &Value) -> Vec<(&'static str, Vec<String>, String, String)> {
     for key in ["orders", "ledger", "changes", "holds", "buyers"] {
         add(key, &[], format!("SET {key}"), "x");
     }
-    // a missing stock is an item without a sale; a fence is deleted to repair it
+    // a missing stock means no sale, and a missing fence is the repair of a damaged one
     for key in
         ["lucky", "initial", "sale", "terms", "orders", "ledger", "changes", "holds", "buyers"]
     {
@@ -88,7 +88,7 @@ fn damages(terms: &Value) -> Vec<(&'static str, Vec<String>, String, String)> {
         json!(253_402_300_800_000_000_u64),
     ];
     for field in terms.as_object().unwrap().keys() {
-        // nor is a time that cannot be shown
+        // a time that cannot be shown does not fit either
         let fits = |value: &Value| match &**field {
             "id" => *value == json!("1"),
             "opens" | "closes" => *value == json!(253_402_300_800_000_000_u64),
@@ -109,7 +109,7 @@ fn damages(terms: &Value) -> Vec<(&'static str, Vec<String>, String, String)> {
 }
 
 /// Goal: if a key of a started sale, or a field of its terms, is missing or damaged, the first order fails and the instance is
-/// not ready, even one that remembers nothing of the sale; and not a byte changes.
+/// not ready, even without a watermark of the sale; and not a byte changes.
 #[tokio::test]
 async fn damaged_keys_are_refused_and_nothing_is_written() {
     let (starter, inventory, mut raw) = instances().await;
@@ -129,7 +129,7 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
         assert!(error.nothing_written() && !error.is_retryable());
         let (_, error) = inventory.check(Some(token(2))).await.expect_err(&case);
         assert!(matches!(error, InventoryError::Damaged { .. }), "{case}: {error}");
-        // what the state is made of
+        // the parts of the state
         if ["stock", "lucky", "initial", "terms", "fence", "doubt"].contains(&key) {
             let error = inventory.stock(&ITEM).await.expect_err(&case);
             assert!(matches!(error, InventoryError::Damaged { .. }), "{case}: {error}");
@@ -138,8 +138,8 @@ async fn damaged_keys_are_refused_and_nothing_is_written() {
     }
 }
 
-/// Goal: a complete sale does not count as damaged: before its first order, once nothing is held, and when another version wrote
-/// fields of its own.
+/// Goal: a complete sale does not count as damaged: before its first order, when nothing is held any more, and when another
+/// version wrote fields of its own.
 #[tokio::test]
 async fn what_a_sale_may_lack_is_no_damage() {
     let (inventory, stranger, mut raw) = instances().await;
@@ -149,7 +149,7 @@ async fn what_a_sale_may_lack_is_no_damage() {
     let terms: String = raw.run("GET terms").await;
     let newer = terms.replacen('{', r#"{"added":[{"by":null}],"#, 1);
     raw.run_with::<()>("SET terms", &newer).await;
-    // a fence that was damaged is deleted
+    // an operator deletes a damaged fence
     raw.run::<()>("DEL fence holds doubt sales").await;
     stranger.check(Some(token(2))).await.unwrap();
     let outcome = reduce(&stranger, Some(token(2)), &[by("a", "new", Action::Reserve)]).await;
@@ -158,8 +158,8 @@ async fn what_a_sale_may_lack_is_no_damage() {
     stranger.check(Some(token(3))).await.unwrap();
 }
 
-/// Goal: a sale of an earlier version that ends at the last moment of the year 9999, the "never" of .NET and Python, sells on,
-/// and a start with that end says so. Lua cannot represent these microseconds, and rounds them to the next year.
+/// Goal: a sale of an earlier version that ends at the last moment of the year 9999, the "never" of .NET and Python, sells on. A
+/// start with that end gets a refusal that says so. Lua cannot represent these microseconds, and rounds them to the next year.
 #[tokio::test]
 async fn an_end_that_never_comes_is_no_damage() {
     let (inventory, stranger, mut raw) = instances().await;
@@ -183,8 +183,8 @@ async fn an_end_that_never_comes_is_no_damage() {
     }
 }
 
-/// Goal: a damaged entry concerns its own order or user: the others of the batch are sold, also when its hold is to end, and
-/// what is damaged stays as it is.
+/// Goal: a damaged entry concerns its own order or user: the other orders of the batch are sold, also when its hold is due. The
+/// damaged entry stays as it is.
 #[tokio::test]
 async fn a_damaged_entry_does_not_spoil_its_batch() {
     let (starter, inventory, mut raw) = instances().await;
@@ -239,8 +239,8 @@ async fn a_damaged_entry_does_not_spoil_its_batch() {
     }
 }
 
-/// Goal: the record of an order says when its hold ends: a damaged end in the set of holds gives no unit back early, and none of
-/// a paid order; and the set is repaired.
+/// Goal: the record of an order decides when its hold ends: a damaged end in the set of holds gives no unit back early, and no
+/// unit of a paid order at all. The set is repaired.
 #[tokio::test]
 async fn a_damaged_end_of_a_hold_gives_nothing_back() {
     let (starter, inventory, mut raw) = instances().await;
@@ -255,7 +255,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
         let stock = inventory.stock(&ITEM).await.unwrap();
         assert_eq!((stock.stock, stock.held, after), (7, 1, before), "{score}");
     }
-    // an end that never comes leaves the hold to whoever asks
+    // if the end in the set never comes, the next call about the order ends its hold
     start_with_everything(&starter, &mut raw).await;
     let record: String = raw.run_with("HGET orders", "a\theld").await;
     let mut fields: Vec<&str> = record.split('\t').collect();
@@ -267,7 +267,7 @@ async fn a_damaged_end_of_a_hold_gives_nothing_back() {
     assert_eq!(outcomes.unwrap(), [Outcome::Over { event: Event::Expired, time }]);
 }
 
-/// Goal: a new sale repairs any damage except that of the fence.
+/// Goal: a new sale repairs any damage except a damaged fence.
 #[tokio::test]
 async fn a_fresh_start_repairs_everything_but_the_fence() {
     let (inventory, mut raw) = fresh().await;

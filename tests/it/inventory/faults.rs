@@ -14,8 +14,8 @@ async fn start() -> (PrivateRedis, Inventory) {
     (redis, inventory)
 }
 
-/// Goal: if the user lacks any command or key that a call writes with, the call writes nothing at all. Method: these rights are
-/// taken away one by one, and the dump of the store is compared.
+/// Goal: if the user lacks any command or key with which a call writes, the call writes nothing at all. Method: the test takes
+/// these rights away one by one, and compares the dump of the store.
 #[tokio::test]
 async fn a_missing_permission_leaves_nothing_half_written() {
     let (redis, inventory) = start().await;
@@ -44,7 +44,7 @@ async fn a_missing_permission_leaves_nothing_half_written() {
     reduce(&inventory, Some(token(2)), &orders).await.unwrap();
 }
 
-/// Goal: with full memory nothing is written, not even half, and reads go on; with memory again, it sells.
+/// Goal: with full memory, nothing is written, not even a part, and reads go on. When there is memory again, the inventory sells.
 #[tokio::test]
 async fn out_of_memory_nothing_is_half_written() {
     let (redis, inventory) = start().await;
@@ -71,7 +71,7 @@ async fn out_of_memory_nothing_is_half_written() {
 }
 
 /// Goal: when a server falls silent, the outcome of the write under way is unknown and later writes are not sent, all within the
-/// time limit; many callers wait for one attempt to connect, not for one each. Afterwards a retry is answered, and the order was
+/// time limit. Many callers wait for one attempt to connect, not for one each. Afterwards a retry is answered, and the order was
 /// taken once.
 #[tokio::test]
 async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
@@ -93,8 +93,8 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
-/// Goal: no call fails because the server restarts between two calls: the break is noticed at once, so no write is sent over a
-/// dead connection, with an unknown outcome. A server that forgot the scripts gets them again, in the same call.
+/// Goal: no call fails because the server restarts between two calls: the break is noticed at once, so no write with an unknown
+/// outcome is sent over a dead connection. A server that forgot the scripts gets them again, in the same call.
 #[tokio::test]
 async fn a_restart_between_calls_is_not_noticed() {
     let (mut redis, inventory) = start().await;
@@ -107,7 +107,7 @@ async fn a_restart_between_calls_is_not_noticed() {
     assert_eq!(sell(&inventory, Some(token(1)), "d").await.unwrap().remaining, 6);
 }
 
-/// Goal: a refused handshake is not remembered: once a full server has room again, the next call works.
+/// Goal: a refused handshake is not remembered: when a full server has room again, the next call works.
 #[tokio::test]
 async fn a_refused_connection_is_tried_again() {
     let (redis, inventory) = start().await;

@@ -4,8 +4,8 @@ use flash_sale::inventory::InventoryError;
 
 use super::{ITEM, accepted, fresh, order, reduce, sell, token};
 
-/// Goal: a batch and a start under a smaller token are refused with the fence, and nothing is written; the
-/// same token again is accepted.
+/// Goal: a batch and a start under a smaller token are refused with the fence, and nothing is written. The same token again is
+/// accepted.
 #[tokio::test]
 async fn a_stale_token_is_refused() {
     let (inventory, mut raw) = fresh().await;
@@ -31,7 +31,7 @@ async fn a_stale_token_is_refused() {
     sell(&inventory, Some(token(10)), "b").await.unwrap();
 }
 
-/// Goal: revisions are compared exactly, also those that a double cannot represent.
+/// Goal: revisions are compared exactly, even those that a double cannot represent.
 #[tokio::test]
 async fn revisions_are_compared_exactly() {
     let (inventory, _) = fresh().await;
@@ -43,8 +43,8 @@ async fn revisions_are_compared_exactly() {
     assert!(matches!(sell(0, "b").await.unwrap_err(), InventoryError::InvalidArgument(_)));
 }
 
-/// Goal: a new sale forgets the orders and keeps the fence, with or without a token. A batch that sells nothing raises it as
-/// well. An item without a sale cannot be recovered, so a mistyped name creates no fence.
+/// Goal: a new sale forgets the orders and keeps the fence, with or without a token. A batch that sells nothing raises the fence,
+/// too. An item without a sale cannot be recovered, so a mistyped name creates no fence.
 #[tokio::test]
 async fn a_fresh_start_keeps_the_fence() {
     let (inventory, mut raw) = fresh().await;

@@ -1,6 +1,6 @@
-//! Holds and limits: a unit can be held, confirmed, given back; and the sale says who may have how many.
+//! Holds and limits: a unit can be held, confirmed and given back; a sale can limit the units of an order or a user.
 //!
-//! Time is Redis' own: a hold is made to end by writing an earlier end of it into the store, or by waiting for Redis.
+//! Holds end by Redis' clock: a test writes an earlier end into the store, or waits for Redis.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn counts(inventory: &Inventory) -> (i64, i64, u64) {
     (stock.stock, stock.lucky, stock.held)
 }
 
-/// Lets the hold of this order end now: by its record, and by the set of the holds.
+/// Makes the hold of this order due: in its record, and in the set of holds.
 pub(super) async fn end_hold(raw: &mut Raw, key: &str) {
     let record: String = raw.run(&format!("HGET orders {key}")).await;
     let mut fields: Vec<&str> = record.split('\t').collect();
@@ -52,7 +52,7 @@ pub(super) async fn end_hold(raw: &mut Raw, key: &str) {
     raw.run::<()>(&format!("ZADD holds 1000000 {key}")).await;
 }
 
-/// Goal: a hold ends once; every later confirmation or cancellation is told how it ended.
+/// Goal: a hold ends once. Every later confirmation or cancellation hears how it ended.
 #[tokio::test]
 async fn the_first_end_of_a_hold_stands() {
     let (inventory, mut raw) = fresh().await;
@@ -73,7 +73,7 @@ async fn the_first_end_of_a_hold_stands() {
     }
     end_hold(&mut raw, "expired").await;
     assert_eq!(counts(&inventory).await, (5, 4, 1), "nobody asked yet");
-    // its entry of the ledger comes later
+    // its entry in the ledger comes later
     let time = Timestamp::new(1_000_000).unwrap();
     let ended = Outcome::Over { event: Event::Expired, time };
     assert_eq!(ask(&inventory, "expired", Action::Confirm).await, ended);
@@ -104,8 +104,8 @@ async fn the_first_end_of_a_hold_stands() {
     assert_eq!((stock.orders, stock.entries), (3, 6));
 }
 
-/// Goal: reserve, confirm, cancel and expiry in one batch are done in the order of the batch, and the batch sent again changes
-/// nothing.
+/// Goal: a batch carries out reservations, confirmations, cancellations and expiry in its order. The same batch, sent again,
+/// changes nothing.
 #[tokio::test]
 async fn a_batch_may_ask_for_everything() {
     let (inventory, mut raw) = fresh().await;
@@ -147,16 +147,16 @@ async fn a_batch_may_ask_for_everything() {
     assert_eq!(raw.dump().await, dump);
 }
 
-/// Goal: too few units are left, and an order is told that they are held if those could serve it, else that they are sold. The
-/// count of the held units follows each step, the reads have it too, and a refusal writes nothing. A store without the count
-/// gets it from its ledger, so many entries a batch; until then nobody is told sold out.
+/// Goal: if too few units are left for an order, it is told *all held* if the held units could serve it, and otherwise *sold
+/// out*. The count of the held units follows each step, reads have it, too, and a refusal writes nothing. If the store lacks the
+/// count, batches count its ledger, each a bounded number of entries; until then nobody is told *sold out*.
 #[tokio::test]
 async fn held_is_not_sold() {
     const COUNT: &str = "\theld";
     let (inventory, mut raw) = fresh().await;
     inventory.start(&ITEM, Some(token(1)), held(5)).await.unwrap();
     let as_to = |id: &str, action| Order { action, ..order(id, 1) };
-    // the orders; what is held and confirmed then, and the state; the largest order that held units could serve
+    // the orders; the units held and confirmed after them; the state; the largest order that the held units could serve
     let steps: [(Vec<Order>, i64, i64, Phase, u32); 6] = [
         (vec![order("a", 2), order("b", 2)], 4, 0, Phase::Running, 5),
         (vec![as_to("a", Action::Confirm)], 2, 2, Phase::Running, 3),
@@ -197,7 +197,7 @@ async fn held_is_not_sold() {
             }
         }
         assert_eq!(inventory.stock(&ITEM).await.unwrap(), stock, "nothing was written");
-        // as an instance leaves it that does not count
+        // the state that an instance leaves that does not count
         raw.run_with::<()>("HDEL buyers", COUNT).await;
         let counted = inventory.stock(&ITEM).await.unwrap().units.held;
         assert_eq!(counted, Some(0).filter(|_| held == 0));
@@ -228,8 +228,8 @@ async fn held_is_not_sold() {
     assert!(seen.held.is_none() && !seen.is_due, "{seen:?}");
 }
 
-/// Goal: one batch ends a bounded number of holds. The confirmation of another hold that is due is refused all the same, an order
-/// that needs the units of such holds gets them, and nothing is lost. A hold ends by Redis' clock.
+/// Goal: one batch ends a bounded number of holds. A confirmation whose hold is due and not ended yet is refused all the same. An
+/// order that needs the units of such holds gets them, and nothing is lost. A hold ends by Redis' clock.
 #[tokio::test]
 async fn holds_end_by_the_clock_of_redis() {
     let (inventory, _) = fresh().await;
@@ -247,15 +247,14 @@ async fn holds_end_by_the_clock_of_redis() {
     let over = ask(&inventory, "1-599", Action::Confirm).await;
     assert!(matches!(over, Outcome::Over { event: Event::Expired, .. }), "{over:?}");
     assert_eq!(counts(&inventory).await, (501, 699, 699));
-    // more than the holds of one batch are needed: no order is told that too little is left
+    // the order needs more due units than one batch brings back, and is not told that too few are left
     assert_eq!(one(&inventory, order("large", 1200)).await, Outcome::HoldsDue);
     assert_eq!(accepted(&one(&inventory, order("large", 1200)).await).remaining, 0);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2401);
 }
 
-/// Goal: an order that was confirmed, or final from the start, comes back once: units and the user's count return, and every
-/// later question is told so. Nothing comes back of one that is held or over, and an instance that remembers the confirmation
-/// sees no loss.
+/// Goal: an order that was confirmed, or had no hold, comes back once: its units and the user's count return, and every later
+/// call hears of it. An order that is held or over does not come back. An instance that remembers the confirmation sees no loss.
 #[tokio::test]
 async fn a_confirmed_order_comes_back() {
     let url = fresh_database().await;
@@ -284,7 +283,7 @@ async fn a_confirmed_order_comes_back() {
     assert_eq!((found.event, found.changed), (Event::Returned, Some(change.time)));
     assert_eq!(other.stock(&ITEM).await.unwrap(), stock, "nothing of this changed anything");
 
-    // all in one batch, and of another order of the user
+    // all calls in one batch, together with another order of the user
     let as_to = |action| Order { action, ..of("ann", "b", 2) };
     let all = [Action::Reserve, Action::Confirm, Action::Return, Action::Return, Action::Confirm];
     let outcomes = reduce(&inventory, Some(token(1)), &all.map(as_to)).await.unwrap();
@@ -297,7 +296,7 @@ async fn a_confirmed_order_comes_back() {
     assert_eq!(counts(&inventory).await, (3, 0, 0));
     assert_eq!(ask(&inventory, "nobody", Action::Return).await, Outcome::Unknown);
 
-    // the loss of the holds shows, also where as many orders came back as are held
+    // the loss of the holds is noticed, even if as many orders came back as are held
     inventory.start(&ITEM, Some(token(1)), held(4)).await.unwrap();
     for id in ["a", "b", "c", "d"] {
         one(&inventory, order(id, 1)).await;
@@ -330,7 +329,7 @@ async fn a_confirmed_order_comes_back() {
     }
 }
 
-/// Goal: the limit for a user counts what is held or confirmed; what is given back may be bought again.
+/// Goal: the limit of a user counts held and confirmed units. Units that were given back may be bought again.
 #[tokio::test]
 async fn limits_count_what_a_user_has() {
     let (inventory, mut raw) = fresh().await;
@@ -356,7 +355,7 @@ async fn limits_count_what_a_user_has() {
     assert_eq!(counts(&inventory).await, (296, 4, 2));
 }
 
-/// Goal: a sale that ended, by Redis' clock, accepts no new order; an order that it already has gets its answer.
+/// Goal: a sale that ended, by Redis' clock, accepts no new order. An order that it already has gets its answer.
 #[tokio::test]
 async fn a_sale_that_ended_answers_for_its_orders() {
     let (inventory, mut raw) = fresh().await;
@@ -373,8 +372,8 @@ async fn a_sale_that_ended_answers_for_its_orders() {
     assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
 }
 
-/// Goal: the loss of a confirmation is noticed like that of an order; when the latest order is confirmed or ends, that does not
-/// look like a loss.
+/// Goal: the loss of a confirmation is noticed as the loss of an order is. If the latest order is confirmed or ends,
+/// this does not look like a loss.
 #[tokio::test]
 async fn a_lost_confirmation_is_a_roll_back() {
     let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();

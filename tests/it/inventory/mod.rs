@@ -29,7 +29,6 @@ async fn fresh() -> (Inventory, Raw) {
     (connect(&url).await, Raw::connect(&url).await)
 }
 
-/// Sells a batch of the default item.
 async fn reduce(
     inventory: &Inventory,
     token: Option<Token>,

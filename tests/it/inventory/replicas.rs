@@ -1,5 +1,5 @@
-//! Goal: when the inventory waits for replicas, what is acknowledged is on a replica; and nothing is written to a replica.
-//! Method: two Redis of the test's own, and a proxy as the address that moves from one to the other.
+//! Goal: when the inventory waits for replicas, every acknowledged order is on a replica, and nothing is written to a replica.
+//! Method: two Redis servers of the test's own, and a proxy as the address that moves from one to the other.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{ITEM, Raw, connect, order, token};
 
 /// For a replica that answers, however busy the machine is.
 pub(super) const PATIENT: Replicas = Replicas { count: 1, timeout: Duration::from_secs(20) };
-/// For one that does not.
+/// For a replica that does not answer.
 pub(super) const HASTY: Replicas = Replicas { count: 1, timeout: Duration::from_millis(300) };
 
 /// A primary with a replica that has the sale of ten units, and an inventory that waits for no replica.
@@ -36,8 +36,8 @@ pub(super) fn assert_not_replicated(result: Result<u64, InventoryError>) {
     assert!(!error.nothing_written() && error.is_retryable());
 }
 
-/// Goal: while a replica sleeps, the outcome stays unknown with every retry and over any connection; when it
-/// wakes, the order is answered and was taken once.
+/// Goal: while a replica sleeps, the outcome stays unknown with every retry and over any connection. When the replica wakes, the
+/// order is answered, and was taken once.
 #[tokio::test]
 async fn an_order_counts_once_the_replica_has_it() {
     let (mut pair, inventory) = pair().await;
@@ -49,10 +49,10 @@ async fn an_order_counts_once_the_replica_has_it() {
     assert_not_replicated(sell(&hasty, "b").await);
     assert_not_replicated(sell(&hasty, "b").await);
     assert_not_replicated(sell(&connect(&pair.url()).await.with_replicas(HASTY), "b").await);
-    // what needs no replica does not wait for one
+    // a call that needs no replica does not wait for one
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 2);
     hasty.check(Some(token(1))).await.unwrap();
-    // a refusal is no more unknown than elsewhere
+    // the outcome of a refusal is known
     let stale = super::sell(&hasty, Some(token(0)), "c").await;
     assert!(stale.unwrap_err().nothing_written());
 
@@ -62,8 +62,8 @@ async fn an_order_counts_once_the_replica_has_it() {
 }
 
 /// Goal: the inventory neither writes to a replica nor reads from one, since its data may be old: neither over an open connection
-/// to a primary that became one, nor over a new connection even if the replica would accept writes. Once promoted, it is the
-/// store at once.
+/// to a primary that became a replica, nor over a new connection, even if the replica would accept writes. A replica that is
+/// promoted is the store at once.
 #[tokio::test]
 async fn a_replica_is_left_alone_until_it_is_promoted() {
     let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -94,8 +94,8 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     }
 }
 
-/// Goal: items share several connections for writes that wait for replicas, since Redis serves nothing else
-/// on one that waits.
+/// Goal: items share several connections for writes that wait for replicas, since Redis serves nothing else on a connection that
+/// waits.
 #[tokio::test]
 async fn items_do_not_wait_for_each_other() {
     let (mut pair, inventory) = pair().await;

@@ -1,6 +1,6 @@
-//! Goal: a store that lost what it acknowledged sells nothing more, and shows nothing as true; and no
-//! fresh start is taken for that. Method: a Redis of the test's own that is killed and started again at
-//! the same address with an older copy of its data, or with none.
+//! Goal: a store that lost acknowledged data sells nothing more, and shows nothing as true. A fresh start is not taken for a
+//! loss. Method: a Redis of the test's own that is killed and started again at the same address with an older copy of its data,
+//! or with none.
 
 use fenced_lock::{ClusterId, Token};
 use flash_sale::inventory::{
@@ -39,7 +39,7 @@ async fn data(redis: &PrivateRedis) -> Vec<(String, Vec<u8>)> {
     dump
 }
 
-/// Every call but a fresh start is refused, and nothing is written but why.
+/// Checks that every call but a fresh start is refused, and that only the reason is written.
 async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i64, lacks: &str) {
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
@@ -53,9 +53,9 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     assert_eq!(data(redis).await, before);
 }
 
-/// Goal: an older copy with a lower fence is noticed; when the right data is back, the sale goes on. A copy from before a new
-/// sale is noticed although an instance without a watermark sold from it under a later token: its fence is high enough, but its
-/// sale is not the latest.
+/// Goal: an older copy with a lower fence is noticed. When the right data is back, the sale goes on. A copy from before a new
+/// sale is noticed, even if an instance without a watermark sold from it under a later token: the copy's fence is high enough,
+/// but its sale is not the latest.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_fence() {
     let (mut redis, inventory) = selling().await;
@@ -77,8 +77,8 @@ async fn an_older_copy_is_noticed_by_its_fence() {
     assert_stopped(&inventory, &redis, 14, "its sale is not the latest").await;
 }
 
-/// Goal: an older copy with the same fence is noticed by its ledger, also when another instance without a
-/// watermark has sold on and the ledger is as long as before, or longer.
+/// Goal: an older copy with the same fence is noticed by its ledger, even if another instance without a watermark has sold on and
+/// the ledger is as long as before, or longer.
 #[tokio::test]
 async fn an_older_copy_is_noticed_by_its_ledger() {
     let (mut redis, inventory) = selling().await;
@@ -88,7 +88,7 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     for (sold, lacks) in [
         (&[][..], "order b is not in its ledger"),
         (&["x", "y"], "order b is not in its ledger"),
-        // the same buyer asked there again: the order stands, but at another place
+        // the buyer sent the same order again there: the order stands, but at another position
         (&["x", "b"], "order b is not the one"),
     ] {
         restart_with(&mut redis, Some(&older)).await;
@@ -100,8 +100,8 @@ async fn an_older_copy_is_noticed_by_its_ledger() {
     }
 }
 
-/// Goal: an empty Redis at the same address is a roll-back, not an unknown item; so is one with a stock set
-/// by hand, which may be an older copy.
+/// Goal: an empty Redis at the same address is a roll-back, not an unknown item. A Redis with a stock set
+/// by hand is one, too, since it may be an older copy.
 #[tokio::test]
 async fn an_empty_store_is_noticed() {
     let (mut redis, inventory) = selling().await;
@@ -122,7 +122,7 @@ async fn an_empty_store_is_noticed() {
     assert_eq!(sell(&inventory, Some(token(3)), "a").await.unwrap().remaining, 4);
 }
 
-/// Goal: keys deleted by hand are missed as well.
+/// Goal: keys deleted by hand are a roll-back, too.
 #[tokio::test]
 async fn deleted_keys_are_noticed() {
     let redis = redis().await;
@@ -141,7 +141,7 @@ async fn deleted_keys_are_noticed() {
     }
 }
 
-/// Goal: a new sale at another instance is no roll-back, with and without a token; and it ends a roll-back.
+/// Goal: a new sale at another instance, with or without a token, is no roll-back, and ends one.
 #[tokio::test]
 async fn a_fresh_start_elsewhere_is_no_roll_back() {
     let mut redis = redis().await;
@@ -164,8 +164,7 @@ async fn a_fresh_start_elsewhere_is_no_roll_back() {
     }
 }
 
-/// Goal: the orders of a stock set by hand must not vanish, but its plain counters may be set again at any
-/// time.
+/// Goal: the orders of a stock set by hand must not vanish, but its plain counters may be set again at any time.
 #[tokio::test]
 async fn a_stock_set_by_hand_is_remembered() {
     let mut redis = redis().await;
@@ -182,11 +181,11 @@ async fn a_stock_set_by_hand_is_remembered() {
         assert_stopped(&inventory, &redis, 4, "its sale is gone").await;
     }
     restart_with(&mut redis, Some(&older)).await;
-    // nothing was acknowledged to this one
+    // nothing was acknowledged to this inventory
     sell(&inventory, Some(token(1)), "a").await.unwrap();
 }
 
-/// Goal: an accepted roll-back is accepted for all instances, and what is acknowledged afterwards counts.
+/// Goal: an accepted roll-back is accepted for all instances, and data that is acknowledged afterwards counts.
 #[tokio::test]
 async fn an_accepted_roll_back_is_over() {
     let (mut redis, one) = selling().await;
@@ -209,7 +208,7 @@ async fn an_accepted_roll_back_is_over() {
         inventory.check(None).await.unwrap();
         sell(inventory, Some(token(6)), id).await.unwrap();
     }
-    // a position of before the loss would leave an order out
+    // with a position from before the loss, a reader would miss an order
     let from = LedgerPosition { of: Some(before.name), ..LedgerPosition::from(2) };
     let error = operator.ledger(&ITEM, from, 9).await.unwrap_err();
     assert!(matches!(error, InventoryError::SaleRefused { .. }), "{error}");
@@ -223,7 +222,7 @@ async fn an_accepted_roll_back_is_over() {
     restart_with(&mut redis, Some(&older)).await;
     assert_stopped(&one, &redis, 6, "its sale is not the latest").await;
 
-    // also once the sale was replaced
+    // also after the sale was replaced
     operator.recover_store(&ITEM, token(7)).await.unwrap();
     let name = operator.ledger(&ITEM, 0, 9).await.unwrap().name;
     let other = NewSale { replaces: Replaces::Any, ..NewSale::from(5) };
@@ -235,7 +234,7 @@ async fn an_accepted_roll_back_is_over() {
     }
 }
 
-/// Goal: when an operator accepts a fence of another etcd cluster, that is no roll-back, and hides none.
+/// Goal: an operator who accepts a fence of another etcd cluster causes no roll-back, and hides none.
 #[tokio::test]
 async fn an_accepted_fence_keeps_the_watermark() {
     let mut redis = redis().await;
@@ -255,8 +254,8 @@ async fn an_accepted_fence_keeps_the_watermark() {
     assert_eq!(inventory.rolled_back_items(), 1);
 }
 
-/// Goal: an instance that acknowledged none of the lost orders cannot miss them; but once one instance misses
-/// something, by an order or by a read, every instance refuses, until the right data is back.
+/// Goal: an instance that acknowledged none of the lost orders cannot notice their loss. When one instance notices a loss, by an
+/// order or by a read, every instance refuses until the right data is back.
 #[tokio::test]
 async fn one_instance_that_notices_a_loss_stops_all() {
     let (mut redis, one) = selling().await;
@@ -281,7 +280,7 @@ async fn one_instance_that_notices_a_loss_stops_all() {
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
         assert_rolled_back(newcomer.order(&ITEM, &order("a", 1).id, &User::default()).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
-        // an instance without a watermark misses nothing, and cannot sell either
+        // an instance without a watermark notices nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
     }
     restart_with(&mut redis, Some(&right)).await;
@@ -290,7 +289,7 @@ async fn one_instance_that_notices_a_loss_stops_all() {
     assert_eq!((one.rolled_back_items(), other.rolled_back_items()), (0, 0));
 }
 
-/// Goal: a repeated answer is an acknowledgement like the first one.
+/// Goal: a repeated answer is an acknowledgement, as the first one is.
 #[tokio::test]
 async fn a_repeated_answer_is_remembered() {
     let mut redis = redis().await;
@@ -305,7 +304,7 @@ async fn a_repeated_answer_is_remembered() {
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }
 
-/// Goal: an instance leaves a wrong server that answered at the address once the address leads to the right one again.
+/// Goal: an instance leaves a wrong server that answered at the address when the address leads to the right one again.
 #[tokio::test]
 async fn a_wrong_server_is_left() {
     let (right, wrong) = (redis().await, redis().await);

@@ -6,7 +6,7 @@ use flash_sale::inventory::{
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
 
-/// Goal: the largest batch is accepted; one order more is refused, and so is a batch of two items.
+/// Goal: the largest batch is accepted. A batch with one order more is refused, and so is a batch of two items.
 #[tokio::test]
 async fn a_batch_is_bounded() {
     let (inventory, _) = fresh().await;
@@ -27,8 +27,8 @@ async fn a_batch_is_bounded() {
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
 }
 
-/// Goal: a retry, through another instance and under a later token, gets the first answer and takes nothing;
-/// another quantity under the same id is a conflict.
+/// Goal: a retry, through another instance and under a later token, gets the first answer and takes nothing. Another quantity
+/// under the same id is a conflict.
 #[tokio::test]
 async fn a_known_order_gets_its_first_answer() {
     let (inventory, mut raw) = fresh().await;
@@ -49,14 +49,15 @@ async fn a_known_order_gets_its_first_answer() {
     assert_eq!(raw.dump().await, before);
     assert_eq!(reduce(&first, Some(token(6)), "8090").await, again);
     assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 3);
-    // the same id of another buyer, or of nobody, is another order
+    // the same id with another user, or with none, is another order
     for other in [Order { user: User::new("bob").unwrap(), ..first.clone() }, order("a", 3)] {
         assert!(matches!(reduce(&other, Some(token(6)), "8080").await, Outcome::Reserved(_)));
     }
 }
 
-/// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict. An order for more than is
-/// left is told *sold out* and how many remain; smaller orders behind it are served, and the same id may retry for less.
+/// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict. An order for more units
+/// than are left hears *sold out* and how many remain. Smaller orders behind it are served, and the same id may retry for fewer
+/// units.
 #[tokio::test]
 async fn each_order_of_a_batch_gets_its_answer() {
     let (inventory, _) = fresh().await;
@@ -81,7 +82,7 @@ async fn a_stock_set_by_hand_is_sold() {
     let before = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((before.stock, before.lucky, before.initial), (300, 5, 305));
     reduce(&inventory, Some(token(2)), &[order("a", 2)]).await.unwrap();
-    // also to an order that was sent before the first batch found the sale
+    // an order that was sent before the first batch found the sale is carried out, too
     let sent = order("b", 1);
     let sent = Attempt {
         order: &sent,
@@ -96,7 +97,7 @@ async fn a_stock_set_by_hand_is_sold() {
 }
 
 /// Goal: of equal orders, the one whose request made the entry gets a first answer, also when it is sent again, and also as a
-/// confirmation. An order that may have been accepted in the sale before is refused, without harm to those beside it.
+/// confirmation. An order that may have been accepted in the sale before is refused, without harm to the others in its batch.
 #[tokio::test]
 async fn an_order_that_is_sent_again_is_known_by_its_request() {
     let (inventory, _) = fresh().await;
@@ -144,7 +145,7 @@ async fn large_numbers_stay_exact() {
     let error = inventory.start(&ITEM, None, Inventory::MAX_UNITS + 1).await.unwrap_err();
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
     raw.run::<()>("DEL initial lucky orders ledger sale terms").await;
-    // the one above would miss its order
+    // a new inventory: the first one would miss its order
     let inventory = connect(&url).await;
     raw.run::<()>("SET stock 9007199254740991").await;
     assert_eq!(sell(&inventory, None, "a").await.unwrap().remaining, 9_007_199_254_740_990);

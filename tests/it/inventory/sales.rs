@@ -1,4 +1,4 @@
-//! Starting a sale: a repeated, late or crossing start deletes nothing.
+//! The start of a sale: a repeated, late or crossing start deletes nothing.
 
 use flash_sale::inventory::{
     Inventory, InventoryError, LedgerPosition, NewSale, Replaces, SaleId, Terms,
@@ -6,7 +6,7 @@ use flash_sale::inventory::{
 
 use super::{ITEM, Raw, fresh, sell, token};
 
-/// A sale with a name, as the service starts it.
+/// A named sale, as the service starts it.
 fn named(id: &str, units: u64, replaces: Replaces) -> NewSale {
     NewSale { id: id.parse().unwrap(), is_named: true, replaces, ..NewSale::from(units) }
 }
@@ -18,8 +18,8 @@ async fn refused(inventory: &Inventory, sale: NewSale) -> (&'static str, Option<
     }
 }
 
-/// Goal: a start that is repeated or refused changes nothing; names are compared as a whole. A sale that was replaced is not
-/// started again, also if it had no orders.
+/// Goal: a start that is repeated or refused changes nothing. Ids are compared as a whole. A replaced sale does not start
+/// again, even if it had no orders.
 #[tokio::test]
 async fn a_start_can_be_repeated() {
     use Replaces::{Any, WithoutOrders};
@@ -27,7 +27,7 @@ async fn a_start_can_be_repeated() {
     let start = async |sale: NewSale| inventory.start(&ITEM, Some(token(9)), sale).await.unwrap();
     let first = start(named("first", 5, WithoutOrders)).await;
     sell(&inventory, Some(token(9)), "a").await.unwrap();
-    // as another version may write the same terms
+    // another version may write the same terms in this form
     raw.run_with::<()>("SET terms", r#"{"initial":5,"named":true,"id":"first"}"#).await;
     let dump = raw.dump().await;
     let again = start(named("first", 5, WithoutOrders)).await;
@@ -51,7 +51,7 @@ async fn a_start_can_be_repeated() {
     }
 }
 
-/// Goal: a sale whose end is in the past, by Redis' clock, is refused; but the start of a sale that has ended since gets its
+/// Goal: a sale whose end is in the past, by Redis' clock, is refused. The start of a sale that has ended since then gets its
 /// first answer again.
 #[tokio::test]
 async fn a_sale_does_not_start_after_its_end() {
@@ -64,7 +64,7 @@ async fn a_sale_does_not_start_after_its_end() {
     let late = ending("late", "2020-01-01T00:00:00Z");
     assert_eq!(refused(&inventory, late).await, ("already-ended", None));
     inventory.start(&ITEM, Some(token(9)), ending("first", "2100-01-01T00:00:00Z")).await.unwrap();
-    // time passes
+    // the end of the sale passes
     let terms: String = raw.run("GET terms").await;
     let terms = terms.replace("4102444800000000", "1577836800000000").replace("2100", "2020");
     raw.run_with::<()>("SET terms", &terms).await;
@@ -74,8 +74,8 @@ async fn a_sale_does_not_start_after_its_end() {
     assert_eq!(refused(&inventory, late).await, ("already-ended", Some("first".to_owned())));
 }
 
-/// Goal: a sale that was replaced is kept with its numbers and its ledger, and can be deleted without a trace. Sales without a
-/// name, as in a demo, leave nothing when one replaces another.
+/// Goal: a replaced sale is kept with its numbers and its ledger, and can be deleted completely. A sale without a name, as in a
+/// demo, leaves nothing when another one replaces it.
 #[tokio::test]
 async fn a_replaced_sale_is_kept() {
     let (inventory, mut raw) = fresh().await;
@@ -127,8 +127,8 @@ async fn a_replaced_sale_is_kept() {
     assert_eq!(inventory.sales(&ITEM).await.unwrap().kept.len(), 1);
 }
 
-/// Goal: a limited number of replaced sales is kept: beyond it, the next start is refused, and loses nothing. Deleted sales do
-/// not count; of those the earliest is forgotten.
+/// Goal: the number of kept sales is limited: beyond the limit, the next start is refused, and loses nothing. Deleted sales do
+/// not count, and the earliest deleted sale is forgotten.
 #[tokio::test]
 async fn only_so_many_sales_are_kept() {
     let (inventory, mut raw) = fresh().await;

@@ -1,4 +1,4 @@
-//! Goal: the inventory finds its primary through sentinels and follows it after a failover; what a failover loses was not
+//! Goal: the inventory finds its primary through sentinels and follows it after a failover. Data that a failover loses was not
 //! acknowledged, or its loss is noticed. Method: a Redis, replicas and three sentinels of the test's own.
 
 use std::net::TcpListener;
@@ -32,7 +32,7 @@ fn source(error: &InventoryError) -> String {
     std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Goal: one living sentinel suffices. Without any, a new connection is refused with that reason until one is back. A server that
+/// Goal: one living sentinel suffices. Without any, a new connection is refused for that reason until one is back. A server that
 /// is no primary is not used, even if a sentinel names it.
 #[tokio::test]
 async fn one_sentinel_suffices() {
@@ -65,7 +65,7 @@ async fn one_sentinel_suffices() {
     open(&watch.url()).await.unwrap();
 }
 
-/// From now on this sentinel names `other`. The others keep their view: to them its news is as old as theirs.
+/// From now on this sentinel names `other`. The other sentinels keep their view: to them this news is as old as their own.
 async fn redirect_to(sentinel: &PrivateRedis, other: &PrivateRedis) {
     sentinel.run::<()>("SENTINEL REMOVE sale").await.unwrap();
     let monitor = format!("SENTINEL MONITOR sale 127.0.0.1 {} 2", other.port());
@@ -79,7 +79,7 @@ async fn accepted_by(server: &PrivateRedis) -> usize {
     total.unwrap().parse().unwrap()
 }
 
-/// Waits until others than this function have connected to the sentinel `times` times.
+/// Waits until clients other than this function have connected to the sentinel `times` times.
 async fn until_asked(sentinel: &PrivateRedis, times: usize) {
     let (before, mut own) = (accepted_by(sentinel).await, 0);
     eventually("the sentinel is asked", async || {
@@ -89,9 +89,9 @@ async fn until_asked(sentinel: &PrivateRedis, times: usize) {
     .await;
 }
 
-/// Goal: one sentinel that is cut off and names another primary misleads no instance, neither at a connect nor later. As soon as
-/// most sentinels name the other primary, an instance goes there, although the former one still answers; with a new connection at
-/// once, without an error. Where equally many name each, it stays.
+/// Goal: one sentinel that is cut off and names another primary misleads no instance, neither when it connects nor later. When
+/// most sentinels name the other primary, an instance goes there, although the former one still answers; a new connection goes
+/// there at once, without an error. If equally many sentinels name each, the instance stays.
 #[tokio::test]
 async fn the_primary_is_the_one_that_most_sentinels_name() {
     let (primary, mut watch) = watched(0).await;
@@ -126,8 +126,8 @@ async fn the_primary_is_the_one_that_most_sentinels_name() {
     eventually("it goes back", is_back).await;
 }
 
-/// Goal: a sentinel that does not know the name yet ends no start while others are silent: they may know it. One that hangs
-/// counts as silent.
+/// Goal: if one sentinel does not know the name yet and the others are silent, the start goes on: a silent one may know the name.
+/// A sentinel that hangs counts as silent.
 #[tokio::test]
 async fn silence_is_no_refusal() {
     let (_primary, mut watch) = watched(0).await;
@@ -153,7 +153,7 @@ async fn silence_is_no_refusal() {
 }
 
 /// Goal: a wrong name of the primary and a wrong password are errors that no retry mends, and that say what is wrong. A sentinel
-/// gets the password only if it asks for one. No error and no `Debug` shows a password.
+/// gets the password only if it asks for one. Neither an error nor `Debug` shows a password.
 #[tokio::test]
 async fn wrong_names_and_passwords_are_told() {
     let (primary, watch) = watched(0).await;
@@ -181,7 +181,7 @@ async fn wrong_names_and_passwords_are_told() {
 }
 
 /// Goal: the primary dies, and the sentinels promote a replica that lacks the latest order. If that order was acknowledged, the
-/// item is stopped; if the inventory waits for replicas, the order was not acknowledged, and the sale goes on at once.
+/// item is stopped. If the inventory waits for replicas, the order was not acknowledged, and the sale goes on at once.
 #[tokio::test]
 async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
     for waits in [true, false] {
@@ -210,7 +210,7 @@ async fn what_a_failover_loses_was_not_acknowledged_or_is_noticed() {
             matches!(error, InventoryError::RolledBack { .. })
         };
         eventually("it is noticed", is_stopped).await;
-        // the former primary comes back, with the order, and follows: the order is lost
+        // the former primary comes back with the order, and follows the new one: the order is lost
         former.restart().await.unwrap();
         follow(former, &primary, primary.port()).await.unwrap();
         assert!(is_stopped().await);

@@ -1,4 +1,4 @@
-//! Advisory locks of PostgreSQL: the server itself lets its clients wait.
+//! Advisory locks of PostgreSQL: the server itself makes its clients wait.
 //!
 //! A claim is a connection whose server process waits for, or holds, the session-level advisory lock `hashtextextended(NAME, 0)`.
 //! Any client that takes the same lock is a peer:
@@ -11,13 +11,13 @@
 //! In a database whose encoding is neither UTF-8 nor `SQL_ASCII`, this is true only of names in ASCII.
 //!
 //! The server process that gets the lock then counts up the token in `fenced_lock.names`, so a later grant has a larger token. A
-//! peer that does not count has no token.
+//! peer that does not do this has no token.
 //!
-//! A connection alone is no lease: a server notices a vanished client late, and a paused one never. So the server ends each
-//! connection that is idle for a little more than the TTL, and a renewal sends a request on the session's connection and on those
-//! of the holders. A waiter's connection is not idle; if it dies silently, TCP notices within half a minute. A waiter whose
-//! process is paused or whose host is gone is granted the lock like any other. So each claim sends a second request behind its
-//! lock request: it ends the claim's connection if the session's connection has ended.
+//! A connection alone is no lease: a server notices a vanished client late, and a paused one never. Therefore the server ends
+//! each connection that is idle for a little more than the TTL, and a renewal sends a request on the session's connection and on
+//! those of the holders. A waiter's connection is not idle; if it dies silently, TCP notices within half a minute. The server
+//! grants the lock also to a waiter whose process is paused or whose host is gone. Therefore each claim sends a second request
+//! behind its lock request: it ends the claim's connection if the session's connection has ended.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ const NO_LOCK: &str = "false";
 const CHECK_RIGHTS: &str = "
     INSERT INTO fenced_lock.names SELECT '', 0 WHERE false;
     UPDATE fenced_lock.names SET last = last WHERE false";
-/// Who holds the lock and who waits for it. `pg_locks` shows a lock's key in two halves.
+/// The holder of the lock and its waiters. `pg_locks` shows a lock's key in two halves.
 const QUEUE: &str = "
     SELECT l.pid, a.application_name, EXTRACT(EPOCH FROM clock_timestamp() - l.waitstart)::float8
     FROM hashtextextended($1, 0) AS key
@@ -79,7 +79,7 @@ const QUEUE: &str = "
     LEFT JOIN pg_stat_get_activity(l.pid) a ON true
     ORDER BY l.granted DESC, l.waitstart NULLS LAST";
 
-/// The most signs of life that a granted claim asks of its connection, while each answer takes longer than a tenth of the TTL.
+/// The most signs of life that a granted claim asks of its connection while each answer takes longer than a tenth of the TTL.
 const MOST_WORDS: usize = 10;
 
 /// The prefix of our connections' names.
@@ -111,16 +111,15 @@ const NAME: &str = "fenced-lock";
 /// [`BackendErrorKind::Refused`]. A name is one lock only within one database, and is not the lock of that name in another
 /// backend.
 ///
-/// A session ends with its own connection, and a claim with its connection. A paused holder is succeeded after 1.1 times the TTL,
-/// or after at most twice that if other claims of its process wait. A holder whose process ends is succeeded at once.
+/// A session ends with its own connection, and a claim with its connection. A paused holder has a successor after 1.1 times the
+/// TTL, or after at most twice that if other claims of its process wait. A holder whose process ends has one at once.
 ///
-/// While claims wait, `VACUUM` keeps every row that is deleted meanwhile, in all tables of the database: a waiting statement has
-/// a snapshot. Waits of seconds do no harm.
+/// While claims wait, `VACUUM` keeps every row that is deleted meanwhile, in all tables of the database, since a waiting
+/// statement has a snapshot. Waits of seconds do no harm.
 pub type PostgresAdvisoryBackend = AskedBackend<Advisory>;
 
 impl AskedBackend<Advisory> {
-    /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
-    /// there yet is no error.
+    /// A backend for these options. Sends nothing before a session is opened, so a server that is not running yet is no error.
     ///
     /// # Errors
     /// [`BackendErrorKind::Permanent`] if an option cannot be used, or the thread cannot be started.
@@ -142,7 +141,7 @@ impl AskedBackend<Advisory> {
     }
 }
 
-/// The connections that wait and hold. The server answers each of them by itself, so there is nothing to ask.
+/// The connections that wait and hold. The server answers each of them by itself, so nothing has to be asked.
 pub struct Advisory {
     access: Arc<Access>,
     waiters: Waiters<Token>,
@@ -150,7 +149,6 @@ pub struct Advisory {
     requests: Link,
     /// The connection of each session, with its TTL.
     sessions: Mutex<HashMap<i64, (Arc<Connection>, Duration)>>,
-    /// The connection of each claim.
     connections: Mutex<HashMap<Claim, Arc<Connection>>>,
     /// For tasks that outlive a request.
     this: Weak<Self>,
@@ -160,12 +158,12 @@ pub struct Advisory {
 const WAITING: Answer<Token> =
     Answer { status: ClaimStatus::Waiting, ask_again_in: Duration::from_secs(3600) };
 
-/// By how much the server's timeout is longer than the TTL.
+/// How much longer than the TTL the server's timeout is.
 fn slack(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-/// Unlocks on this connection, which now belongs to this claim. Returns whether the connection held the lock.
+/// Unlocks on this connection, which belongs to this claim from now on. Returns whether the connection held the lock.
 async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     let shown = application_name(claim, "-");
     let params: &[(&(dyn ToSql + Sync), Type)] =
@@ -173,9 +171,9 @@ async fn unlock(conn: &Connection, claim: &Claim) -> Result<bool, Error> {
     conn.client.query_typed_one(UNLOCK, params).await?.try_get(0)
 }
 
-/// How the queue shows a claim: its lease, its number, its token once it has one, and as much of the label as the server keeps.
+/// A claim as the queue shows it: its lease, its number, its token when it has one, and as much of the label as the server keeps.
 fn application_name(claim: &Claim, token: &str) -> String {
-    // the server shows other letters as question marks, and refuses those that the database's encoding lacks
+    // the server shows other letters as question marks, and refuses letters that the database's encoding lacks
     let label = claim.label.replace(|c: char| c.is_control() || c == '%' || !c.is_ascii(), "_");
     format!("{NAME} {:x}-{} {token} {label}", claim.lease, claim.number)
 }
@@ -239,14 +237,14 @@ impl Advisory {
         }
     }
 
-    /// Asks for a sign of life on the session's connection. Keeps the connection if there is none.
+    /// Asks for a sign of life on the session's connection. Keeps the connection if none comes.
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
         let (conn, _) = self.session(lease)?;
         let is_alive = conn.in_time(conn.is_alive()).await?.unwrap_or(false);
         if is_alive { Ok(()) } else { Err(lease_gone()) }
     }
 
-    /// Takes the lock on this connection with the function `lock`. Returns `None` without the lock.
+    /// Takes the lock on this connection with the function `lock`. Returns `None` if the connection did not get it.
     async fn take(
         &self,
         claim: &Claim,
@@ -264,7 +262,6 @@ impl Advisory {
             let (token, is_own) = (row.try_get::<_, Option<_>>(0)?, row.try_get(1)?);
             let Some(token) = token else { return Ok((None, is_own)) };
             // renewals during the wait sent nothing on this connection, though they count for this claim: ask for a sign of life
-            // here
             for _ in 0..MOST_WORDS {
                 if sent_at.elapsed() <= slack(ttl) {
                     break;
@@ -273,7 +270,7 @@ impl Advisory {
                 conn.client.batch_execute("").await?;
             }
             if sent_at.elapsed() > slack(ttl) {
-                // the server is too far away for this TTL: nobody may wait for a holder that does not know yet that it holds
+                // the server is too far away for this TTL: others must not wait for a holder that does not know yet that it holds
                 return Ok((None, is_own));
             }
             Ok((Some(Token::new(conn.cluster, token)), is_own))
@@ -299,7 +296,7 @@ impl Advisory {
             }
             Ok(())
         };
-        // an error means that the claim ended before it waited; `put` reports that
+        // an error means that the claim ended before it waited, which `put` reports
         let queued = async {
             let queued = try_join(released, self.take(&claim, &conn, NO_LOCK)).await.map(drop);
             let is_queued = queued.is_ok();
@@ -344,8 +341,8 @@ impl Asked for Advisory {
 
     async fn open(&self, id: i64, ttl: Duration) -> Result<ClusterId, BackendError> {
         self.forget_ended();
-        // connect this one first: it can end claims when the server has no connection left, and it uses no setting that is
-        // unknown to a server that is too old
+        // this connection is the first: it can end claims when the server has no connection left, and it uses no setting that an
+        // old server does not know
         self.requests.connection().await?;
         // this connection times out before those of its claims, so that no waiter of a dead session is granted the lock
         let conn = self.connect(&format!("{NAME} {id:x}"), ttl, slack(ttl) / 2).await?;

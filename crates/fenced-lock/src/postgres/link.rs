@@ -55,8 +55,8 @@ const IDENTIFY: &str = "
             ELSE true END,
         current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
 
-/// The columns of [`IDENTIFY`] that rule a server out. Refusing a standby is transient: it may be promoted, or the address may
-/// lead to the primary later.
+/// The columns of [`IDENTIFY`] that rule a server out. The refusal of a standby is transient: it may be promoted, or the address
+/// may lead to the primary later.
 const REFUSALS: [(usize, BackendErrorKind, &str); 4] = [
     (8, BackendErrorKind::Permanent, SHARED),
     (1, BackendErrorKind::Permanent, "PostgreSQL 14 or later is needed"),
@@ -74,8 +74,8 @@ pub(super) const SHARED: &str = "the address leads to a pooler that gives one co
 pub(super) const IS_OWN: &str =
     "current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
 
-/// Sets these settings to these values, if the process has this mark. Returns the values as the server writes them. Poolers
-/// refuse or drop such settings in a start packet.
+/// Sets these settings to these values, if the process has this mark. Returns the values in the server's form. Poolers refuse or
+/// drop such settings in a start packet.
 const SET: &str = "
     SELECT set_config(name, value, false) FROM unnest($2::text[], $3::text[]) AS s (name, value)
     WHERE current_setting('fenced_lock.connection', true) IS NOT DISTINCT FROM $1";
@@ -86,7 +86,7 @@ const IS_SET: &str = "
         SELECT FROM unnest($2::text[], $3::text[]) AS s (name, value)
         WHERE current_setting(name) IS DISTINCT FROM value)";
 
-/// Writes to the server's log, so that this commit syncs the log up to here: a commit that writes nothing syncs nothing.
+/// Writes to the server's log, so that this commit syncs the log up to here. A commit that writes nothing syncs nothing.
 pub(super) const SYNC: &str = "SELECT pg_logical_emit_message(true, 'fenced_lock', '')";
 
 /// Ends a server process and waits for its end. Returns no row if it had ended before.
@@ -110,8 +110,8 @@ pub(super) fn listen(waiters: &Waiters<Token>) -> String {
     iter::once("UNLISTEN *".to_owned()).chain(channels).collect()
 }
 
-/// Handles a message that says: the queue of this claim, the first in it, has changed. Any user of the database can send a
-/// message, so the claim only asks the server again.
+/// Handles the message that the queue of this claim, the first in it, has changed. Any user of the database can send a message,
+/// so the claim only asks the server again.
 fn on_message(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<()> {
     let lease = channel.strip_prefix(CHANNEL)?.parse().ok()?;
     let mut words = payload.split(' ');
@@ -126,7 +126,7 @@ fn on_message(waiters: &Waiters<Token>, channel: &str, payload: &str) -> Option<
 /// The parameters of a statement.
 pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 
-/// What every connection needs.
+/// The options and the state that all connections share.
 pub(super) struct Access {
     pub(super) options: PostgresOptions,
     pub(super) connector: (Vec<Config>, Tls),
@@ -134,12 +134,12 @@ pub(super) struct Access {
     pub(super) statements: &'static [&'static str],
     /// How many consecutive attempts to connect took too long.
     late: AtomicU32,
-    /// Set once two connections had different server processes.
+    /// Set after two connections had different server processes.
     is_direct: OnceCell<()>,
 }
 
-/// How many times the time limit of an attempt to connect is doubled: connecting takes several round trips, and a distant server
-/// needs more time for them than for one.
+/// How often the time limit of an attempt to connect is doubled at most: connecting takes several round trips, and a distant
+/// server needs more time for them than for one.
 const MOST_DOUBLINGS: u32 = 3;
 
 /// A setting of the server and its value.
@@ -293,7 +293,7 @@ async fn set(client: &Client, mark: &str, settings: &[Setting]) -> Result<(), Ba
 
 /// Makes a second connection, and checks that its server process does not have the mark of the first one's. A pooler without
 /// other clients gives both connections the same process. A pooler with other clients moves the first connection to another
-/// process, which [`set`] notices.
+/// process, as [`set`] notices.
 #[allow(clippy::clone_on_copy, reason = "without TLS there is nothing to copy")]
 async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
     let (client, connection) = config.connect(tls.clone()).await.map_err(connect_failure)?;
@@ -307,8 +307,8 @@ async fn check_second(config: &Config, tls: &Tls) -> Result<(), BackendError> {
 type Connected =
     (Client, tokio_postgres::Connection<Socket, <Tls as MakeTlsConnect<Socket>>::Stream>);
 
-/// Reads and writes until the connection ends. Returns whether the server announced the end: it then carries out no request that
-/// it has not answered.
+/// Reads and writes until the connection ends. Returns whether the server announced the end: the server then carries out no
+/// request that it has not answered.
 async fn drive<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
     waiters: Option<Arc<Waiters<Token>>>,
@@ -335,8 +335,8 @@ where
 pub(super) struct Connection {
     pub(super) client: Client,
     statements: HashMap<&'static str, Statement>,
-    /// The identity of the tables: another server has another system identifier; other tables, in another database
-    /// or made anew, have another object id; and a standby that was promoted has another timeline.
+    /// The identity of the tables: another server has another system identifier; other tables, in another database or made anew,
+    /// have another object id; a promoted standby has another timeline.
     pub(super) cluster: ClusterId,
     /// Cancelled when the connection has ended.
     pub(super) ended: CancellationToken,
@@ -355,8 +355,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A lock's name as the database can keep it: in hexadecimal behind U+0001 where the encoding may lack a letter. U+0001 is in
-    /// no lock's name.
+    /// The form of a lock's name that the database can keep: if the encoding may lack a letter, hexadecimal digits behind U+0001,
+    /// which no lock's name has.
     pub(super) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         if !self.lacks_letters || name.is_ascii() {
             return name.into();
@@ -366,7 +366,7 @@ impl Connection {
             .collect()
     }
 
-    /// A label as the database can keep it.
+    /// The form of a label that the database can keep.
     pub(super) fn label(&self, label: &str) -> String {
         label.replace(|c: char| c == '\0' || self.lacks_letters && !c.is_ascii(), "_")
     }
@@ -384,8 +384,7 @@ impl Connection {
         self.ask_within(self.limit, request).await
     }
 
-    /// The same as [`ask`](Self::ask), with this limit. Gives up the connection if the server answers no request at all within
-    /// the limit.
+    /// As [`ask`](Self::ask), with this limit. Gives the connection up if the server answers no request at all within the limit.
     pub(super) async fn ask_within<A>(
         &self,
         limit: Duration,
@@ -398,7 +397,7 @@ impl Connection {
                 Ok(answer) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
                     return answer.map_err(|error| {
-                        // the server became read-only, or another server or process took its place: the next connection finds out
+                        // the server became read-only, or another server or process replaced it: the next connection finds out
                         // which
                         if [
                             Some(&SqlState::READ_ONLY_SQL_TRANSACTION),
@@ -411,7 +410,7 @@ impl Connection {
                         failure(error)
                     });
                 }
-                // it was answering others meanwhile
+                // the server answered other requests meanwhile
                 Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}
                 Err(_) => {
                     self.give_up();
@@ -422,7 +421,7 @@ impl Connection {
         }
     }
 
-    /// Waits for `what` at most as long as for a request. Keeps the connection if the time is over.
+    /// Waits for `what` at most as long as for a request. Keeps the connection when the time is over.
     pub(super) async fn in_time<A>(
         &self,
         what: impl Future<Output = A>,
@@ -430,7 +429,7 @@ impl Connection {
         timeout(self.limit, what).await.map_err(BackendError::transient)
     }
 
-    /// Makes everything durable that was sent before the first poll. One sync serves all callers that came while another was
+    /// Makes everything durable that was sent before the first poll. One sync serves all callers that came while another one was
     /// under way.
     ///
     /// # Errors
@@ -445,7 +444,7 @@ impl Connection {
         synced.map(drop).map_err(BackendError::transient)
     }
 
-    /// Ends the connection at once, whatever is under way.
+    /// Ends the connection at once, with all requests under way.
     pub(super) fn give_up(&self) {
         self.driver.abort();
         self.ended.cancel();
@@ -495,7 +494,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Nothing is sent yet. With waiters, the connection listens for the messages to its leases.
+    /// Sends nothing yet. With waiters, the connection listens for the messages to its leases.
     pub(super) fn new(
         access: &Arc<Access>,
         name: &str,
@@ -510,7 +509,7 @@ impl Link {
         self.current.get(|conn| !conn.ended.is_cancelled(), self.connect()).await
     }
 
-    /// The identity of the tables now. Makes them if they are missing.
+    /// The present identity of the tables. Makes the tables if they are missing.
     pub(super) async fn identify(&self) -> Result<ClusterId, BackendError> {
         let conn = self.connection().await?;
         let identify = async {
@@ -566,8 +565,8 @@ fn connect_failure(error: Error) -> BackendError {
     BackendError::new(connect_kind(&error), error)
 }
 
-/// The meaning of an error while connecting. An error of neither the network nor the server means another kind of server or wrong
-/// settings.
+/// The meaning of an error while connecting. If neither the network nor the server made the error, it means another kind of
+/// server or wrong settings.
 fn connect_kind(error: &Error) -> BackendErrorKind {
     match kind_of(error) {
         // a pooler's refusal, for example of a setting that it does not know
@@ -590,7 +589,7 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
     let Some(state) = error.code() else {
         let network = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         return match network.map(io::Error::kind) {
-            // an answer that is not PostgreSQL's, a certificate that is not trusted, a malformed name
+            // an answer of another kind of server, an untrusted certificate, a malformed name
             Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => {
                 Some(BackendErrorKind::Permanent)
             }
@@ -616,7 +615,7 @@ const KINDS: &[(&str, BackendErrorKind)] = &[
     ("23503", BackendErrorKind::LeaseGone),
     // out of memory, disk or connections
     ("53", BackendErrorKind::Refused),
-    // something that this server cannot do
+    // the server cannot do this
     ("0A", BackendErrorKind::Permanent),
     // a role that may not be taken
     ("0L", BackendErrorKind::Permanent),

@@ -22,34 +22,34 @@
 //! # How it works
 //!
 //! A claim is a row of `fenced_lock.claims` with a ticket, and the lowest ticket on a name holds the lock. The tickets of a name
-//! come from its row in `fenced_lock.names`: each claim counts the row up and keeps it locked until the commit. So whoever sees a
-//! claim sees all claims before it, and a first claim stays first until it goes. (A sequence numbers the claims in the order of
-//! the requests, not of the commits: a claim with a lower ticket could appear in front of a holder.) Nothing else is locked for
-//! longer than a statement, and no transaction has two statements.
+//! come from its row in `fenced_lock.names`: each claim counts the row up and keeps it locked until the commit. Whoever sees a
+//! claim therefore sees all claims before it, and a first claim stays the first until it goes. (A sequence would number the
+//! claims in the order of the requests, not of the commits: a claim with a lower ticket could appear in front of a holder.)
+//! Nothing else is locked for longer than a statement, and no transaction has two statements.
 //!
-//! A claim refers to its session's row in `fenced_lock.leases`, and is deleted with it. Waiters delete the leases that have
+//! A claim refers to its session's row in `fenced_lock.leases`, and is deleted with that row. Waiters delete the leases that have
 //! expired by the server's clock. Until then an expired lease counts and can be renewed, so setting the clock back gives nobody a
 //! lock that is held.
 //!
-//! `NOTIFY` tells a waiter that it is first, on the channel of its lease. A lost connection can lose messages, so a waiter also
-//! asks again when a lease before it could expire.
+//! `NOTIFY` tells a waiter that it is the first, on the channel of its lease. A lost connection can lose messages, so a waiter
+//! also asks again when a lease before it could expire.
 //!
 //! A claim and a release are committed without a sync of the server's log. They are answered after a later sync, which all
 //! requests on a connection share, so fifty names cost few more syncs than one. Before that sync others already see the claim or
-//! the release, and a crash can still undo it. This is sound because the log is synced in order: whoever commits something based
-//! on what they saw syncs that too, so no ticket is granted twice. A waiter is granted the lock when its own claim is synced and
-//! all claims before it are gone, for one of two reasons. Either a holder that was done released its claim. If a crash brings
-//! that claim back, its release was not answered and is repeated, or its lease ends; until then it stands in front of the new
-//! holder's claim, and nobody else is granted the lock. Or the lease of the claim was deleted as expired, perhaps while its
-//! holder still believed in it. That commit is synced on this server before anybody sees it, as are all commits except claims and
-//! releases. Logical decoding sees each sync as an empty message with the prefix `fenced_lock`.
+//! the release, and a crash can still undo it. This is sound because the log is synced in order: a commit that is based on what
+//! its client saw syncs that, too, so no ticket is granted twice. A waiter is granted the lock when its own claim is synced and
+//! all claims before it are gone. A claim before it can go in two ways. Either its holder released it. If a crash brings that
+//! claim back, the release was not answered and is repeated, or the claim's lease ends; until then the claim stands in front of
+//! the new holder's, and nobody else is granted the lock. Or its lease was deleted as expired, perhaps while the holder still
+//! believed in it. That commit is synced on this server before anybody sees it, as are all commits except claims and releases.
+//! Logical decoding sees each sync as an empty message with the prefix `fenced_lock`.
 //!
-//! What it costs: an uncontended lock takes one round trip and one sync, a release the same, and a handover one of each for both.
-//! A process has one connection for messages and renewals, so that no slow claim delays these, and up to eight for requests, each
-//! for a part of the names. Tickets are as durable as commits: that takes `fsync` and, where a standby can take over, synchronous
+//! The costs: an uncontended lock takes one round trip and one sync, a release the same, and a handover one of each for both. A
+//! process has one connection for messages and renewals, so that no slow claim delays these, and up to eight for requests, each
+//! for a part of the names. Tickets are as durable as commits: this needs `fsync` and, if a standby can take over, synchronous
 //! replication. After a failover to a lagging standby a ticket may repeat, under another [`ClusterId`].
 //!
-//! It makes these tables if they are missing and it has the right to:
+//! It makes these tables if they are missing and it has the right to do so:
 //!
 //! ```sql
 #![doc = include_str!("schema.sql")]
@@ -80,7 +80,7 @@ use super::{
 };
 
 /// Puts a claim at the end of its queue; a repetition changes nothing. With `$5` it first releases that claim, and puts nothing
-/// if that claim is gone. A try (`$6`) puts a claim only into an empty queue, and is synced by its own commit.
+/// if that claim is gone. A try (`$6`) puts a claim only into an empty queue, and its own commit syncs it.
 const PUT: &str = "
     WITH released AS (
         DELETE FROM fenced_lock.claims WHERE lease = $2 AND number = $5 RETURNING 1
@@ -100,7 +100,7 @@ const RELEASE: &str = "
     DELETE FROM fenced_lock.claims WHERE lease = $1 AND number = $2
     RETURNING set_config('synchronous_commit', 'off', true)";
 
-/// Where a claim stands: its ticket, how many claims are before it, when the first of their leases can expire, the last ticket of
+/// The place of a claim: its ticket, how many claims are before it, when the first of their leases can expire, the last ticket of
 /// its name at that moment, and whether a claim is behind it.
 const STANDING: &str = "
     SELECT c.ticket, b.count, b.expires_in, n.last, EXISTS (
@@ -127,8 +127,8 @@ const NOTIFY_FIRST: &str = "
 const OPEN: &str = "
     INSERT INTO fenced_lock.leases VALUES ($1, clock_timestamp() + $2 * interval '1 second')";
 
-/// Renews a lease. Returns no row if the lease is gone; else a row for each of its claims, with the last ticket of the name and
-/// whether a claim is behind it, or one row of NULLs.
+/// Renews a lease. Returns no row if the lease is gone. Otherwise returns a row for each of its claims, with the last ticket of
+/// the name and whether a claim is behind it, or one row of NULLs without claims.
 const RENEW: &str = "
     WITH renewed AS (
         UPDATE fenced_lock.leases SET expires_at = clock_timestamp() + $2 * interval '1 second'
@@ -146,7 +146,7 @@ const CLOSE: &str = "DELETE FROM fenced_lock.leases WHERE id = $1";
 
 /// Deletes the leases that have expired, and returns the names on which they had claims. Skips a lease that another client renews
 /// or ends at this moment. The commit is synced before others see it: no crash of this server gives a lease back to a holder that
-/// was succeeded.
+/// has a successor.
 const REAP: &str = "
     WITH dead AS (
         DELETE FROM fenced_lock.leases WHERE id IN (
@@ -178,8 +178,7 @@ const STATEMENTS: &[&str] =
 pub type PostgresBackend = AskedBackend<Postgres>;
 
 impl AskedBackend<Postgres> {
-    /// A backend for these options. Nothing is sent before a session is opened, so a server that is not
-    /// there yet is no error.
+    /// A backend for these options. Sends nothing before a session is opened, so a server that is not running yet is no error.
     ///
     /// # Errors
     /// [`Permanent`](crate::BackendErrorKind::Permanent) if an option cannot be used, or the thread cannot be started.
@@ -200,7 +199,7 @@ impl AskedBackend<Postgres> {
 /// The queues in a table.
 pub struct Postgres {
     waiters: Arc<Waiters<Token>>,
-    /// For requests about queues: each name uses one of these.
+    /// For requests about queues. Each name uses one of these.
     requests: [Link; CONNECTIONS],
     /// For messages and renewals, which no queue may delay.
     events: Arc<Link>,
@@ -213,7 +212,7 @@ impl Postgres {
         self.requests[name.bytes().fold(0, hash) % CONNECTIONS].connection().await
     }
 
-    /// Deletes the leases that have expired, and tells the claims that are first now.
+    /// Deletes the leases that have expired, and tells the claims that have become the first.
     async fn reap(&self, conn: &Connection) -> Result<(), BackendError> {
         let rows = conn.ask(conn.query(REAP, &[])).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
@@ -229,7 +228,7 @@ impl Postgres {
                 (ClaimStatus::Granted(Token::new(conn.cluster, row.get(0))), Duration::ZERO)
             }
             Some(row) => {
-                // without a lease before it there is nothing to wait for
+                // without a lease before it, the claim has nothing to wait for
                 let expires_in = row.get::<_, Option<f64>>(2).unwrap_or_default();
                 let expires_in = Duration::try_from_secs_f64(expires_in).unwrap_or_default();
                 (ClaimStatus::Waiting, expires_in.max(SHORTEST_PAUSE))
@@ -277,7 +276,7 @@ impl Asked for Postgres {
         let conn = self.connection("").await?;
         let ttl = ttl.as_secs_f64();
         let open = async { conn.query(OPEN, &[&id, &ttl]).await };
-        // a user without the right to sync finds out now
+        // a user without the right to sync gets the error at this point
         let opened = conn.ask(try_join(open, conn.query(SYNC, &[])));
         try_join(self.reap(&conn), opened).await?;
         let events = self.events.connection().await?;
@@ -286,7 +285,7 @@ impl Asked for Postgres {
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
-        // a separate task connects: connecting may take longer than the caller waits
+        // a task of its own connects: this may take longer than the caller waits
         let events = Arc::clone(&self.events);
         let connecting = tokio::spawn(async move { events.connection().await }).await;
         let conn = connecting.map_err(BackendError::transient)??;
@@ -315,7 +314,7 @@ impl Asked for Postgres {
         conn.ask(try_join(close, notify_first(&conn, &names, None))).await.map(drop)
     }
 
-    /// Puts the claim and returns where it stands. If this releases another claim, the next claim is told.
+    /// Puts the claim, and returns where it stands. If this releases another claim, tells the next one.
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Answer<Token>>> {
         let (_, conn) = try_join(self.events.connection(), self.connection(&claim.name)).await?;
         let (held, is_try) = match mode {
@@ -338,7 +337,7 @@ impl Asked for Postgres {
         ))
         .await;
         put?;
-        // if anything but the put failed, the claim may be in the queue
+        // if any part but the put failed, the claim may be in the queue
         let ((), rows) = reaped.and(synced).and(standing).map_err(BackendError::transient)?;
         let answer = self.answer(&conn, claim, &rows);
         if is_try && answer.status == ClaimStatus::Waiting {
@@ -346,7 +345,7 @@ impl Asked for Postgres {
             self.release(claim).await.map_err(BackendError::transient)?;
             return Ok(None);
         }
-        // tell the holder that a claim waits now
+        // tell the holder that a claim waits
         let is_second = rows.first().is_some_and(|row| row.get::<_, i64>(1) == 1);
         if is_second && held.is_none() {
             conn.ask(notify_first(&conn, &[name], Some(claim)))

@@ -1,4 +1,4 @@
-//! How to reach PostgreSQL.
+//! The options for PostgreSQL.
 
 use std::error::Error;
 use std::fmt;
@@ -26,7 +26,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// How to reach PostgreSQL.
+/// The options for PostgreSQL.
 ///
 /// ```
 /// use fenced_lock::PostgresOptions;
@@ -36,25 +36,23 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PostgresOptions {
-    /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or
-    /// `host=.. user=..`. With several hosts, the one that accepts writes is taken; a silent host delays the others by a part of
-    /// the [`request_timeout`](Self::request_timeout). A pooler must be in session mode: a pooler that shares a connection
-    /// between clients takes locks and messages away, and is refused. Settings that the lock makes itself are refused, such as
-    /// `application_name`, `connect_timeout` and `keepalives`.
+    /// The server's address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or `host=.. user=..`. With several hosts, the one
+    /// that accepts writes is taken; a silent host delays the others by a part of the [`request_timeout`](Self::request_timeout).
+    /// A pooler must be in session mode: a pooler that shares a connection between clients takes locks and messages away, and is
+    /// refused. Settings that the lock makes itself are refused, such as `application_name`, `connect_timeout` and `keepalives`.
     ///
     /// **Without `sslmode=require` or a [`ca`](Self::ca), the connection is not encrypted.** With one of them, the server's
-    /// certificate and name are checked as well, as `psql` does with `sslmode=verify-full`. The values `verify-full` and
-    /// `verify-ca` and the setting `sslrootcert` are not known here.
+    /// certificate and name are checked, too, as `psql` does with `sslmode=verify-full`. The values `verify-full` and `verify-ca`
+    /// and the setting `sslrootcert` are not known here.
     pub url: String,
     /// The CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
     /// The client certificate and its key (PEM), if the server asks for one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The longest that the server may be silent while requests wait for its answers.
+    /// The longest silence of the server while requests wait for its answers.
     pub request_timeout: Duration,
-    /// Whether every standby that may take over is a synchronous one (`synchronous_standby_names`). Unless this is set, a
-    /// failover and a recovery to a point in time give the tokens another [`ClusterId`](crate::ClusterId), because a lagging
-    /// standby may repeat a token.
+    /// Whether every standby that may take over is synchronous (`synchronous_standby_names`). If not, a failover and a recovery
+    /// to a point in time give the tokens another [`ClusterId`](crate::ClusterId), because a lagging standby may repeat a token.
     pub standby_is_synchronous: bool,
 }
 
@@ -71,7 +69,7 @@ impl PostgresOptions {
         }
     }
 
-    /// These options with their limits applied.
+    /// Checks the limits of these options.
     pub(super) fn checked(&self) -> Result<Self, BackendError> {
         let request_timeout = limit("a request_timeout", self.request_timeout)?;
         Ok(Self { request_timeout, ..self.clone() })
@@ -88,7 +86,7 @@ impl PostgresOptions {
         })
     }
 
-    /// The settings for connecting to each host, and TLS for all.
+    /// The settings for each host, and TLS for all.
     pub(super) fn connector(&self) -> Result<(Vec<Config>, Tls), BackendError> {
         let config = self.parse()?;
         if let Some(setting) = overridden(&config) {

@@ -1,24 +1,24 @@
-//! A lock's queue at a service that is watched, kept in memory from what the watch says. No I/O here.
+//! A lock's queue at a service that is watched, kept in memory by what the watch shows. No I/O here.
 //!
-//! A service puts and deletes claims, one after the other: each change has a number, larger than all before it. Each
-//! claim has a place, larger than those of all earlier claims. The watch shows every change after it was made, and a
-//! list shows all claims as of one change. From these, `settle` decides that a claim of this process is granted or gone.
+//! A service puts and deletes claims, one after the other. Each change has a number, larger than all before it. Each claim has a
+//! place, larger than those of all earlier claims. The watch shows every change after it was made, and a list shows all claims as
+//! of one change. From these, `settle` decides that a claim of this process is granted or gone.
 //!
-//! What makes it sound to decide from memory: a queue that is complete as of the change that made a claim lacks no claim
-//! before it, so once that claim is the first, it stays the first.
+//! Why a decision from memory is right: a queue that is complete as of the change that made a claim has every claim before it, so
+//! once that claim is the first, it stays the first.
 //!
 //! Why no waiter is forgotten: this queue knows a claim of this process before its request is sent (`expect`). The answer to that
 //! request (`made`), each change that could make the claim the first or take it out (`apply`), and each list (`load`) end in
-//! `settle`. So a claim waits too long only if a change was missed. The owner of the watch then loads a list, which contains what
-//! was missed:
+//! `settle`. So a claim waits too long only if a change was missed. The owner of the watch then loads a list, which contains the
+//! missed change:
 //!
 //! - After a watch broke (`interrupted`), the owner opens a new one and then loads a list, and tries both until they succeed.
-//! - A change can get lost though no watch broke. So the owner reads each queue in which a claim waits from time to time: on etcd
-//!   after a second, on `ZooKeeper` after 15.
+//! - A change can get lost though no watch broke. So the owner sometimes reads each queue in which a claim waits: on etcd after a
+//!   second, on `ZooKeeper` after 15.
 //! - If this process loses the right to read the queue (`denied`), its waiting claims count as gone, and their callers get an
 //!   error.
 //!
-//! Besides, the loss of a session ends the wait of all its claims, and the local clock ends a session: see `acquire`.
+//! Also, the loss of a session ends the wait of all its claims, and the local clock ends a session: see `acquire`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -31,7 +31,7 @@ use crate::{ClaimStatus, Ticket, Token};
 /// How many events may wait for a list. Only a slow list of a busy queue reaches this.
 const MAX_EARLY: usize = 16_384;
 
-/// The name of a claim at the service. Other clients' claims may have names that are no text.
+/// The name of a claim at the service. Names of other clients' claims may be no text.
 pub(crate) type Key = Arc<[u8]>;
 
 /// A backend's own data about a claim, besides its place.
@@ -39,7 +39,7 @@ pub(crate) trait About {
     /// Whether the claim asks for a turn. The holder is contended only by claims that ask.
     fn asks(&self) -> bool;
 
-    /// Adds what a later event says of the claim.
+    /// Adds the data of a later event about the claim.
     fn renew(&mut self, newer: Self);
 }
 
@@ -52,7 +52,7 @@ impl About for () {
     fn renew(&mut self, (): Self) {}
 }
 
-/// A change of one claim, or a claim in a list. `M` is what a backend wants to know [about](About) it.
+/// A change of one claim, or a claim in a list. `M` is the backend's data [about](About) it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event<M> {
     pub(crate) key: Key,
@@ -71,7 +71,6 @@ pub(crate) struct Made {
     pub(crate) token: Token,
 }
 
-/// One of this process's claims.
 #[derive(Debug)]
 struct OwnClaim {
     made: Option<Made>,
@@ -81,16 +80,16 @@ struct OwnClaim {
 /// All claims on one name, in the order of their places.
 #[derive(Debug)]
 pub(crate) struct WatchedQueue<M> {
-    /// By place and key: another client may make several claims in one change, at one place.
+    /// By place and key, since another client may make several claims in one change, at one place.
     claims: BTreeMap<(i64, Key), M>,
     places: HashMap<Key, i64>,
     /// How many of the claims ask for a turn.
     asking: usize,
     /// `claims` is complete as of this change; 0 if nothing is known.
     known: i64,
-    /// Events that wait for the list to which they are to be applied; `None` once there is a list.
+    /// Events that wait for the list to which they will be applied; `None` when there is a list.
     early: Option<Vec<Event<M>>>,
-    /// Early events up to this change were dropped, so a list must be at least as new.
+    /// Early events up to this change were dropped, so the list must be at least as new.
     dropped: i64,
     own: HashMap<Key, OwnClaim>,
 }
@@ -116,7 +115,6 @@ impl<M: About> WatchedQueue<M> {
         self.own.entry(key.into()).or_insert_with(unmade).reporter.ticket()
     }
 
-    /// Notes that the claim was made.
     pub(crate) fn made(&mut self, key: &[u8], made: Made) {
         if let Some(own) = self.own.get_mut(key) {
             own.made = Some(made);
@@ -131,7 +129,7 @@ impl<M: About> WatchedQueue<M> {
         }
     }
 
-    /// How one of this process's claims was made, if that is known.
+    /// How a claim of this process was made, if that is known.
     pub(crate) fn how_made(&self, key: &[u8]) -> Option<Made> {
         self.own.get(key)?.made
     }
@@ -143,7 +141,7 @@ impl<M: About> WatchedQueue<M> {
         }
     }
 
-    /// Notes that a claim of this process is not in the queue any more.
+    /// Notes that a claim of this process is no longer in the queue.
     pub(crate) fn forget(&mut self, key: &[u8]) {
         self.mark_gone(key);
         if self.own.remove(key).is_some() {
@@ -152,7 +150,6 @@ impl<M: About> WatchedQueue<M> {
         self.remove(key);
     }
 
-    /// The keys of this process's claims.
     pub(crate) fn own_keys(&self) -> impl Iterator<Item = &Key> {
         self.own.keys()
     }
@@ -161,17 +158,17 @@ impl<M: About> WatchedQueue<M> {
         self.own.contains_key(key)
     }
 
-    /// Whether it is a claim of this process that was not reported as gone.
+    /// Whether this is a claim of this process that was not reported as gone.
     pub(crate) fn is_counted_on(&self, key: &[u8]) -> bool {
         self.own.get(key).is_some_and(|own| own.reporter.status() != ClaimStatus::Gone)
     }
 
-    /// Whether any of this process's claims wait.
+    /// Whether a claim of this process waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.own.values().any(OwnClaim::is_waiting)
     }
 
-    /// Whether the watch shows every change. Then a request need not ask who is first.
+    /// Whether the watch shows every change. If so, a request need not ask who is first.
     pub(crate) fn is_current(&self) -> bool {
         self.early.is_none()
     }
@@ -196,14 +193,14 @@ impl<M: About> WatchedQueue<M> {
         self.places.contains_key(key)
     }
 
-    /// The latest change that this process knows. A list that is requested from now on is not older, unless the service was put
-    /// back to an earlier state.
+    /// The latest change that this process knows. A list that is requested after this call is not older, unless the service was
+    /// put back to an earlier state.
     pub(crate) fn latest_change(&self) -> i64 {
         let made = self.own.values().filter_map(|own| own.made);
         made.map(|made| made.change).fold(self.known, i64::max)
     }
 
-    /// Applies what the watch said; all events of one change come together.
+    /// Applies events of the watch. All events of one change come together.
     pub(crate) fn apply(&mut self, events: Vec<Event<M>>) {
         if let Some(early) = &mut self.early {
             early.extend(events);
@@ -217,7 +214,7 @@ impl<M: About> WatchedQueue<M> {
         let known = self.known;
         let mut touched = Vec::new();
         for event in events {
-            // a list or an earlier answer has shown this change, or it came twice
+            // a list or an earlier answer has shown this change, or the event came twice
             if event.change <= known || event.change < self.known {
                 continue;
             }
@@ -248,7 +245,7 @@ impl<M: About> WatchedQueue<M> {
                 own.reporter.report(ClaimStatus::Gone);
             }
         } else if self.early.is_none() && as_of < self.known {
-            // the watch is complete too, and newer
+            // the watch is complete as well, and newer
             return true;
         }
         let mut before = std::mem::take(&mut self.claims);
@@ -269,8 +266,8 @@ impl<M: About> WatchedQueue<M> {
         true
     }
 
-    /// Notes that the service refused to let this process read the queue. `latest` was the [latest change](Self::latest_change)
-    /// when it asked. Waiting claims then count as gone: without a watch they would wait for ever.
+    /// Notes that the service does not permit this process to read the queue. `latest` was the [latest
+    /// change](Self::latest_change) at the request. Waiting claims then count as gone: without a watch they would wait for ever.
     pub(crate) fn denied(&mut self, latest: i64) {
         let is_old = |own: &&OwnClaim| own.made.is_some_and(|made| made.change <= latest);
         for own in self.own.values().filter(is_old).filter(|_| self.early.is_some()) {
@@ -280,7 +277,7 @@ impl<M: About> WatchedQueue<M> {
         }
     }
 
-    /// Notes that the watch broke: from now on events are missing, until the next list.
+    /// Notes that the watch broke: events are missing until the next list.
     pub(crate) fn interrupted(&mut self) {
         if !Safeguard::Relist.is_on() {
             return;
@@ -314,7 +311,7 @@ impl<M: About> WatchedQueue<M> {
         Some((place, more))
     }
 
-    /// Tells one of this process's claims if it is gone or granted.
+    /// Reports to a claim of this process that it is gone or granted.
     fn settle(&self, key: &[u8]) {
         let Some(OwnClaim { made: Some(made), reporter }) = self.own.get(key) else { return };
         // while events may be missing, this decides nothing: the service may be a new one, whose changes begin anew
@@ -322,7 +319,7 @@ impl<M: About> WatchedQueue<M> {
             return;
         }
         if self.places.get(key) == Some(&made.place) {
-            // the watch has shown this claim, and so all claims before it
+            // the watch has shown this claim, and therefore all claims before it
             if self.claims.keys().next().is_some_and(|(_, first)| **first == *key) {
                 reporter.report(ClaimStatus::Granted(made.token));
             }
@@ -331,7 +328,7 @@ impl<M: About> WatchedQueue<M> {
         }
     }
 
-    /// Settles the first claim, which may now be one of this process.
+    /// Settles the first claim, which may be one of this process.
     fn settle_first(&self) {
         if let Some(((_, key), first)) = self.claims.first_key_value() {
             self.settle(key);
@@ -348,7 +345,7 @@ impl OwnClaim {
     }
 }
 
-/// The data about a claim after an event with `told`.
+/// The data about a claim after an event with the data `told`.
 fn renewed<M: About>(known: Option<M>, told: M) -> M {
     match known {
         Some(mut known) => {

@@ -12,7 +12,7 @@ impl About for bool {
     }
 }
 
-/// The key of an own claim, and of foreign ones.
+/// The key of an own claim.
 const OWN: &[u8] = b"1-1";
 
 fn put(key: &str, change: i64) -> Event<bool> {
@@ -31,7 +31,6 @@ const fn made(change: i64) -> Made {
     Made { place: change, change, token: Token::new(ClusterId(1), change) }
 }
 
-/// To the claim of most tests.
 const GRANTED: ClaimStatus = ClaimStatus::Granted(made(7).token);
 
 /// A queue with a foreign holder at 5 and an own claim at 7, known as of 7.
@@ -49,7 +48,7 @@ fn assert_status(ticket: &Ticket, status: ClaimStatus) {
     assert_eq!(*ticket.status.borrow(), status);
 }
 
-/// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456), nor by an answer that comes
+/// Goal: a waiter whose own key went first never believes that it was granted (etcd#11456), not even by an answer that comes
 /// later.
 #[test]
 fn gone_before_granted() {
@@ -61,8 +60,7 @@ fn gone_before_granted() {
     assert_status(&ticket, ClaimStatus::Gone);
 }
 
-/// Goal: a service that was put back to an earlier state, in which our lease still lives, takes back
-/// what it granted since.
+/// Goal: if a service is put back to an earlier state in which our lease lives, the grants since then end.
 #[test]
 fn changes_that_go_back_take_grants_back() {
     let (mut queue, ticket) = waiting();
@@ -74,8 +72,8 @@ fn changes_that_go_back_take_grants_back() {
     assert_status(&ticket, ClaimStatus::Gone);
 }
 
-/// Goal: while events may be missing, nothing is concluded from what was known before: after the
-/// gap there may be another service, whose changes begin anew.
+/// Goal: while events may be missing, nothing is concluded from earlier knowledge: after the gap there may be another service,
+/// whose changes begin anew.
 #[test]
 fn a_break_hides_what_was_known() {
     let (mut queue, _ticket) = waiting();
@@ -85,7 +83,7 @@ fn a_break_hides_what_was_known() {
     assert_status(&later, ClaimStatus::Waiting);
 }
 
-/// Goal: claims that another client made in one change, at one place, are two.
+/// Goal: claims that another client made in one change, at one place, are told apart.
 #[test]
 fn claims_of_one_place_are_told_apart() {
     let (mut queue, ticket) = waiting();
@@ -96,8 +94,7 @@ fn claims_of_one_place_are_told_apart() {
     assert_status(&ticket, GRANTED);
 }
 
-/// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
-/// asked for again.
+/// Goal: events that wait for a list do not pile up. A list that is older than dropped events is not enough.
 #[test]
 fn early_events_are_bounded() {
     let mut queue = WatchedQueue::default();
@@ -111,8 +108,8 @@ fn early_events_are_bounded() {
     assert_eq!(queue.claims.len(), 1, "the last event is on top of the list");
 }
 
-/// Goal: a waiter of a queue that may not be read any more does not wait for ever. One that an earlier watch
-/// still serves waits on, and so does one that queued later.
+/// Goal: a waiter does not wait for ever in a queue that its process may no longer read. A waiter that an earlier watch still
+/// serves waits on, and so does one that queued later.
 #[test]
 fn a_denied_waiter_is_told() {
     let (mut queue, ticket) = waiting();
@@ -125,20 +122,20 @@ fn a_denied_waiter_is_told() {
     assert_status(&ticket, ClaimStatus::Gone);
 }
 
-/// A service, and what of it is under way to the queue.
+/// A service, and the messages from it that are under way to the queue.
 struct Model {
     random: u64,
-    /// Whether its events have no numbers, and are counted as they come.
+    /// Whether its events have no numbers, and are counted when they come.
     counts: bool,
     queue: WatchedQueue<bool>,
-    /// Every change so far; its number is its place here, from 1 on.
+    /// Every change so far. Its number is its place here, from 1 on.
     log: Vec<Event<bool>>,
-    /// The claims of this process, and their answers that are under way.
+    /// The claims of this process, and the answers to them that are under way.
     own: Vec<(Key, Ticket)>,
     answers: Vec<(Key, Made)>,
     /// How many changes the watch has shown. `None`: it broke.
     shown: Option<usize>,
-    /// What was the latest change when a list was asked for, and the list as of some change once it was read.
+    /// The latest change when a list was asked for, and the change as of which the list was read.
     asked: Option<i64>,
     read: Option<usize>,
 }
@@ -153,7 +150,7 @@ impl Model {
         usize::try_from((x ^ (x >> 31)) % end as u64).expect("it is below a usize")
     }
 
-    /// The claims after so many changes.
+    /// The claims after this many changes.
     fn state(&self, changes: usize) -> Vec<Event<bool>> {
         let mut state: Vec<Event<bool>> = Vec::new();
         for event in &self.log[..changes] {
@@ -206,7 +203,7 @@ impl Model {
                 let (key, made) = self.answers.swap_remove(which);
                 self.answer(&key, made);
             }
-            // those that are counted wait while a list is awaited
+            // events that are counted wait while a list is awaited
             6 | 7 if !self.counts || self.queue.is_current() => {
                 if let Some(shown) = self.shown {
                     let to = shown + self.random(all - shown + 1);
@@ -214,7 +211,7 @@ impl Model {
                     self.shown = Some(to);
                 }
             }
-            // an old one once more
+            // an old event once more
             8 if !self.counts => {
                 if let Some(shown @ 1..) = self.shown {
                     let old = self.random(shown);
@@ -271,7 +268,7 @@ impl Model {
         }
     }
 
-    /// Checks that what the claims of this process were told is so, and with `all` that they were told all.
+    /// Checks that each report to a claim of this process is true, and with `all` that no report is missing.
     fn check(&self, all: bool) {
         let state = self.state(self.log.len());
         for (key, ticket) in &self.own {
@@ -290,11 +287,11 @@ impl Model {
     }
 }
 
-/// Goal: no claim is told that it is granted while another one holds, or gone while it is there; and once all news have
-/// come, each one knows where it stands, and the holder whether another one asks for a turn. Method: a service that changes at
-/// random, and claims that begin to ask or stand by again; answers, events and lists that come
-/// late, in any order between them, and events twice; a watch that breaks, with what happens meanwhile unseen. Half of the
-/// services number their changes; the events of the others are counted, and do not come twice.
+/// Goal: no claim is told that it is granted while another one holds, or that it is gone while it is there. When all news have
+/// come, each claim knows where it stands, and the holder knows whether another claim asks for a turn.
+/// Method: a service that changes at random, with claims that begin to ask or stand by again. Answers, events and lists come late
+/// and in any order between them; events come twice; a watch breaks, and does not show the changes meanwhile. Half of the
+/// services number their changes. The events of the others are counted, and do not come twice.
 #[test]
 fn whatever_comes_late_or_twice_nobody_is_told_wrong_or_forgotten() {
     for seed in 0..4000 {
@@ -323,7 +320,7 @@ fn whatever_comes_late_or_twice_nobody_is_told_wrong_or_forgotten() {
         if let Some(shown) = model.shown {
             model.show(shown, all);
         }
-        // of claims whose answers came after all news of them
+        // the answers to some claims came after all events about these claims
         if model.counts {
             model.list(all, model.queue.latest_change());
         }

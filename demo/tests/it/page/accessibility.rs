@@ -1,4 +1,4 @@
-//! The page for visitors who hear it, and for those who see little: axe-core, and what it has no rule for.
+//! The page for visitors who hear it, and for those who see little: axe-core, and checks for which it has no rule.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,11 @@ use super::scene::Shop;
 use crate::launch::Demo;
 use crate::support::etcd::session;
 
-/// axe-core 4.14.1, as npm has it. It only ever runs in the browser of these tests.
+/// axe-core 4.14.1 from npm. It runs only in the browser of these tests.
 const AXE: &str = include_str!("axe/axe.min.js");
 
 impl Tab {
-    /// What is wrong with the page as it is now.
+    /// The faults of the page in its present state.
     async fn faults(&self) -> Value {
         self.run(AXE).await;
         self.run_async(include_str!("audit.js")).await
@@ -29,7 +29,7 @@ impl Tab {
     }
 }
 
-/// Goal: the audit passes on the page with everything on it: a verdict, orders, and then all that can be wrong with a sale.
+/// Goal: the audit passes on a full page: with a verdict, with orders, and then with every alert about a sale.
 #[tokio::test]
 async fn a_full_page_is_accessible() {
     let demo = Demo::with(&[]).await;
@@ -45,7 +45,7 @@ async fn a_full_page_is_accessible() {
     }
 }
 
-/// Goal: the page before the first sale has no defect, and the audit finds each kind of defect that it looks for.
+/// Goal: the page before the first sale has no defect, and the audit finds each kind of defect for which it looks.
 #[tokio::test]
 async fn the_audit_finds_defects() {
     let shop = Shop::empty(&[]).await;
@@ -79,7 +79,7 @@ async fn the_audit_finds_defects() {
     }
 }
 
-/// Goal: names and texts that come from outside appear literally, and do not become part of the page.
+/// Goal: names and texts from outside appear literally, and do not become part of the page.
 #[tokio::test]
 async fn text_from_outside_is_text() {
     let shop = Shop::selling(5).await;

@@ -13,7 +13,7 @@ use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, Logging
 use thirtyfour::{WebDriver, WebElement};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// Never dropped, as statics are not. The driver's guardian ends it with this process, and the browser ends with it.
+/// Never dropped, since it is a static. The driver's guardian ends it with this process, and the browser ends with it.
 static BROWSER: OnceCell<Chromium> = OnceCell::const_new();
 
 struct Chromium {
@@ -22,10 +22,10 @@ struct Chromium {
     session: Mutex<WebDriver>,
 }
 
-/// A command that loads a page or runs a script may take a while on a busy machine.
+/// The time for a command, which may load a page or run a script on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How the visitor's device differs from a desktop computer with light colours.
+/// The differences of the visitor's device from a desktop computer with light colours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Device {
     pub(super) width: u32,
@@ -54,12 +54,12 @@ impl Tab {
         tab
     }
 
-    /// Loads the page as a visitor finds it.
+    /// Loads the page in the state in which a visitor finds it.
     pub(super) async fn load(&self, url: &str) {
         self.0.goto(url).await.unwrap();
     }
 
-    /// Loads it and opens the details.
+    /// Loads the page and opens the details.
     pub(super) async fn go(&self, url: &str) {
         self.load(url).await;
         self.run("document.querySelector('#details')?.setAttribute('open', '')").await;
@@ -91,7 +91,7 @@ impl Tab {
         value.unwrap_or_else(|error| panic!("{body}: {error}")).json().clone()
     }
 
-    /// The same of an asynchronous function.
+    /// The same for an asynchronous function.
     pub(super) async fn run_async(&self, body: &str) -> Value {
         self.run(&format!("return (async () => {{ {body} }})()")).await
     }
@@ -136,7 +136,7 @@ impl Tab {
         assert!(late.is_none(), "{late:?}, but {seen:?}");
     }
 
-    /// Scrolls to it and clicks as a mouse does: fails on an element that is hidden, covered or disabled.
+    /// Scrolls to the element and clicks as a mouse does. Fails on an element that is hidden, covered or disabled.
     pub(super) async fn click(&self, selector: &str) {
         let element = self.element(selector).await;
         element.scroll_into_view().await.unwrap();
@@ -192,12 +192,12 @@ impl Chromium {
         eventually("the browser's driver answers", is_ready).await;
         let args = [
             "--headless",
-            // Chromium's sandbox does not run as root, as in containers. It loads only the page under test
+            // Chromium's sandbox does not run as root, as in containers. The browser loads only the page under test
             "--no-sandbox",
             // a container's /dev/shm may be too small
             "--disable-dev-shm-usage",
             "--disable-gpu",
-            // by a pipe instead of a port, so that the browser ends with its driver
+            // by a pipe, not a port, so that the browser ends with its driver
             "--remote-debugging-pipe",
         ];
         let mut chrome = DesiredCapabilities::chrome();
@@ -217,7 +217,7 @@ impl Chromium {
 
 fn start_driver(port: u16, dir: &OwnedDir) -> Child {
     let args = [
-        // the profile and other files go with the directory
+        // the profile and other files end with the directory
         format!("TMPDIR={}", dir.path().display()),
         "chromedriver".to_owned(),
         format!("--port={port}"),

@@ -8,7 +8,7 @@ use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
 use crate::launch::Demo;
 
-/// Goal: on a phone nothing needs sideways scrolling, not even with the longest numbers.
+/// Goal: on a phone nothing needs sideways scrolling, even with the longest numbers.
 #[tokio::test]
 async fn a_phone_needs_no_sideways_scrolling() {
     let shop = Shop::empty(&[]).await;
@@ -51,13 +51,13 @@ pub(super) async fn assert_fits(page: &Tab) {
     assert_eq!(found, json!([0, []]), "{}", page.run("return innerWidth").await);
 }
 
-/// Goal: the page follows the visitor's colour scheme, in its drawing as well.
+/// Goal: the page follows the visitor's colour scheme, and so does its drawing.
 #[tokio::test]
 async fn both_colour_schemes() {
     let demo = Demo::with(&[]).await;
     let page = Tab::open(&demo.url(), DESKTOP).await;
     page.until_reads("#sentence", "Two buyers").await;
-    // the light of the ground, of the text and of what is drawn, from 0 to 3 * 255
+    // the light of the ground, of the text and of the drawing, from 0 to 3 * 255
     let script = "
         const light = ([red, green, blue]) => red + green + blue;
         const { backgroundColor, color } = getComputedStyle(document.documentElement);
@@ -78,7 +78,7 @@ async fn both_colour_schemes() {
     }
 }
 
-/// Goal: nothing jumps while the numbers change. Method: the browser reports what moves, on the whole page, during a sale.
+/// Goal: nothing jumps while the numbers change. Method: the browser reports every move on the whole page during a sale.
 #[tokio::test]
 async fn nothing_jumps_during_a_sale() {
     let demo = Demo::with(&[]).await;
@@ -92,7 +92,7 @@ async fn nothing_jumps_during_a_sale() {
         new PerformanceObserver((entries) => {
             const nodes = entries.getEntries().flatMap(({ sources }) => sources.map(({ node }) => node));
             const elements = nodes.map((node) => node?.closest ? node : node?.parentElement);
-            // a long note moves those below it, and the end of the page
+            // a long note moves the notes below it, and the end of the page
             const fixed = elements.filter((one) => one?.closest('main') && !one.closest('#notes'));
             moved.push(...fixed.map((one) => one.outerHTML));
         }).observe({ type: 'layout-shift' });
@@ -153,7 +153,7 @@ async fn the_keyboard_is_enough() {
     reached.retain(|name| names.contains(&name.as_str()));
     assert_eq!(reached, names);
 
-    // the sale that is replayed can be stopped, and gone through event by event
+    // the replayed sale can be stopped, and gone through event by event
     let (left, right) = (Key::Left.into(), Key::Right.into());
     page.run("document.activeElement.blur()").await;
     page.press(space).await;

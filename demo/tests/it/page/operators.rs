@@ -1,4 +1,4 @@
-//! The page of a sale, for operators: the service alone, without a demo.
+//! The operators' page of a sale: the service alone, without a demo.
 
 use axum::http::Method;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn serve(etcd: &PrivateEtcd, redis: &Proxy) -> u16 {
 }
 
 impl Tab {
-    /// Clicks a button, and then the one that says yes to this sentence.
+    /// Clicks a button, and then the one that confirms this sentence.
     async fn change(&self, button: &str, sentence: &str) {
         self.click(button).await;
         self.until_reads("#ask-text", sentence).await;
@@ -40,9 +40,9 @@ impl Tab {
     }
 }
 
-/// Goal: who has a token, and nobody else, sees a sale as it is, and starts, changes, pauses and ends it, each by two clicks with a
-/// sentence between them; a change without an answer is sent again under its key and done once. Texts from outside stay texts,
-/// the token leaves no trace, and the audit finds nothing.
+/// Goal: a visitor with a token, and no other, sees the state of a sale, and starts, changes, pauses and ends it, each by two
+/// clicks with a sentence between them. A change without an answer is sent again under its key and done once. Texts from outside
+/// stay texts, the token leaves no trace, and the audit finds nothing.
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one story")]
 async fn an_operator_runs_a_sale() {
@@ -88,7 +88,7 @@ async fn an_operator_runs_a_sale() {
     page.click("#start-form button").await;
     page.until_reads("#done", "This sale runs already.").await;
 
-    // markup, and a character that turns the direction
+    // markup, and a character that changes the direction of text
     let order = "/stock/reduce?item=tea&user=%3Cimg/src=x/onerror=document.title=%27taken%27%3E";
     let id = probe::http(Method::POST, port, order, "").await.unwrap().1;
     let id = serde_json::from_str::<Value>(&id).unwrap()["order"].as_str().unwrap().to_owned();
@@ -109,7 +109,7 @@ async fn an_operator_runs_a_sale() {
     page.until_reads("#state", "Paused.").await;
     page.until_reads("#entries", "<b>till</b> ⟨U+202E⟩ten").await;
 
-    // the store does it, and its answer does not arrive
+    // the store makes the change, and its answer does not arrive
     page.fill("#change-form [name=add]", "-2").await;
     page.click("#change-form button").await;
     page.until_reads("#ask-text", "Takes 2 units off sale").await;
@@ -139,7 +139,7 @@ async fn an_operator_runs_a_sale() {
     page.become_device(PHONE).await;
     assert_fits(&page).await;
 
-    // a sale of plain Redis has no id, which a change names
+    // the sale of a stock set by hand has no id, and a change names one
     redis.run::<()>("SET stock:{plain} 3").await.unwrap();
     for (item, state, is_changeable) in
         [("plain", "It was set up without an id", false), ("tea", "Ended.", true)]

@@ -1,4 +1,4 @@
-//! Outages, and what the page says of them until they end.
+//! Outages, and the page's words about them until they end.
 
 use axum::http::Method;
 use rustix::process::Signal;
@@ -9,8 +9,8 @@ use testkit::wait::eventually;
 use super::browser::{DESKTOP, Device, PHONE, Tab};
 use super::scene::Shop;
 
-/// Goal: the page notices that its instance hangs, although the connection still stands, or is down; it says so, with the age of
-/// its figures, and goes on by itself.
+/// Goal: the page notices that its instance hangs, although the connection still stands, or that it is down. The page says so,
+/// with the age of its figures, and goes on by itself.
 #[tokio::test]
 async fn the_instance_goes_away_and_comes_back() {
     let mut shop = Shop::selling(40).await;
@@ -57,8 +57,8 @@ async fn the_instance_goes_away_and_comes_back() {
     page.until_reads("#stock", "41").await;
 }
 
-/// Goal: a page without any messages shows its static parts, and why there are no messages. Method: an instance without
-/// room for watchers; and a page whose scripts do not load.
+/// Goal: a page without any messages shows its static parts, and why there are no messages. Method: an instance without room for
+/// watchers, and a page whose scripts do not load.
 #[tokio::test]
 async fn a_page_without_any_news_is_not_blank() {
     let shop = Shop::empty(&["--max-watchers", "0"]).await;

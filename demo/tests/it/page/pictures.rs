@@ -10,7 +10,7 @@ use crate::launch::Demo;
 
 const SIZE: [u32; 2] = [1440, 850];
 
-/// The first sale as it is replayed, each chapter's recording in one file, the ends of the chapters, and the recordings that come
+/// The replay of the first sale, each chapter's recording in one file, the ends of the chapters, and the recordings that come
 /// with the page.
 #[tokio::test]
 #[ignore = "makes the pictures of the README, with the demo's usual ports: make screenshots"]
@@ -60,7 +60,7 @@ async fn pictures_of_the_readme() {
         page.picture(&format!("readme-{chapter}"), SIZE, 1.0).await;
     }
     std::fs::write(root.join("static/stage/recorded.json"), json!(recorded).to_string()).unwrap();
-    // the file opens with what is shown
+    // the file opens with the recording that the page shows
     page.click("#chapter-no-lock").await;
     std::fs::write(dir.join("replay.html"), page.saved().await).unwrap();
 }

@@ -13,10 +13,10 @@ impl Demo {
         Self::on_port(ports::reserve(&ALL), flags).await
     }
 
-    /// The same with its first instance on this port.
+    /// The same, with its first instance on this port.
     pub(super) async fn on_port(port: u16, flags: &[&str]) -> Self {
         let mut demo = Self::start_at(port, flags, |command| {
-            // its files go a little later than the test
+            // its files may outlive the test a little
             command.env_remove("TMPDIR");
         });
         demo.until_it_says("Serving until Ctrl-C.").await;
@@ -27,7 +27,7 @@ impl Demo {
         url(self.port)
     }
 
-    /// Opens its page and waits until that is live.
+    /// Opens its page and waits until the page is live.
     pub(super) async fn live_page(&self) -> Tab {
         let page = Tab::open(&self.url(), DESKTOP).await;
         page.until_reads("#link-text", "connected").await;
@@ -37,7 +37,7 @@ impl Demo {
     }
 }
 
-/// An etcd, a Redis, an instance over them and its control. The test can stop and restart all but the last.
+/// An etcd, a Redis, an instance over them and its control. The test can stop and restart all but the control.
 pub(super) struct Shop {
     pub(super) etcd: PrivateEtcd,
     pub(super) redis: PrivateRedis,
@@ -55,7 +55,7 @@ impl Shop {
         shop
     }
 
-    /// The same without a sale; `flags` are the instance's.
+    /// The same without a sale. `flags` are the instance's.
     pub(super) async fn empty(flags: &[&str]) -> Self {
         let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
         let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
@@ -76,7 +76,6 @@ impl Shop {
         self.instance = Some(launch::start("serve", self.port, &flags).await);
     }
 
-    /// Sends the instance a signal.
     pub(super) fn signal_instance(&self, signal: Signal) {
         launch::signal(self.instance.as_ref().expect("it runs"), signal);
     }

@@ -9,7 +9,6 @@ use super::browser::Tab;
 use crate::launch::Demo;
 
 impl Tab {
-    /// Chooses a guard and a fault, and runs the sale.
     pub(super) async fn run_sale(&self, guard: &str, fault: &str) {
         self.until_shown("#run[aria-disabled=false]").await;
         let choose = format!(
@@ -31,7 +30,7 @@ impl Tab {
         self.run_async("return (await fetch('stock')).json()").await
     }
 
-    /// Checks that the page shows the stock that the server has.
+    /// Checks that the page shows the server's stock.
     async fn assert_shows_the_stock(&self) {
         let stock = self.stock().await;
         for name in ["stock", "lucky", "initial"] {
@@ -51,7 +50,7 @@ impl Tab {
     }
 }
 
-/// Goal: a visitor who clicks once sees whether the sale was right, in words and not by colour alone, with the server's figures.
+/// Goal: a visitor sees after one click whether the sale was right, in words and not by colour alone, with the server's figures.
 #[tokio::test]
 async fn a_sale_is_right_with_the_lock_and_wrong_without() {
     let demo = Demo::with(&[]).await;
@@ -69,7 +68,7 @@ async fn a_sale_is_right_with_the_lock_and_wrong_without() {
         assert_eq!(page.text("#proof-text").await, excess);
     }
 
-    // and back to the lock on the same page
+    // back to the lock on the same page
     page.run_sale("etcd", "").await;
     page.until_reads("#verdict-run", "300 units, 500 buyers, etcd lock").await;
     page.until_reads("#verdict-title", "Correct").await;
@@ -80,7 +79,7 @@ async fn a_sale_is_right_with_the_lock_and_wrong_without() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: a visitor chooses the size of a sale; an invalid size gets a message and sends nothing.
+/// Goal: a visitor chooses the size of a sale. An invalid size gets a message, and sends nothing.
 #[tokio::test]
 async fn a_sale_of_ones_own() {
     let demo = Demo::with(&[]).await;
@@ -111,7 +110,7 @@ async fn a_sale_of_ones_own() {
     .await;
     page.until_reads("#verdict-title", "An earlier sale: Correct").await;
 
-    // a run that is stopped before its end has no verdict, and that is no failure
+    // a run that is stopped before its end has no verdict, and did not fail
     page.fill("#units", "100000").await;
     page.fill("#buyers", "200000").await;
     page.click("#run").await;
@@ -122,8 +121,8 @@ async fn a_sale_of_ones_own() {
     page.assert_no_complaints().await;
 }
 
-/// Goal: the page shows that an instance was killed, in a run and by hand, and that it restarts and sells. If it is the one
-/// that the page shows, the page goes on with the other one.
+/// Goal: the page shows that an instance was killed, in a run and by hand, and that it restarts and sells. If the page shows that
+/// instance's events, it goes on with those of the other one.
 #[tokio::test]
 async fn a_killed_instance_is_seen_to_go_and_to_come_back() {
     let demo = Demo::with(&[]).await;

@@ -51,8 +51,8 @@ impl Tab {
     }
 }
 
-/// The counts of a recording: the orders sold, the units sold, those of them sold more than once, and how often the unit that
-/// was sold most often.
+/// The counts of a recording: the orders sold, the units sold, the units sold more than once, and how often the most frequent
+/// unit was sold.
 fn counts(recording: &Value) -> [usize; 4] {
     let mut owners = HashMap::new();
     for event in recording["events"].as_array().unwrap() {
@@ -64,8 +64,8 @@ fn counts(recording: &Value) -> [usize; 4] {
     [owners.values().sum(), owners.len(), doubled, owners.values().copied().max().unwrap_or(0)]
 }
 
-/// Goal: on opening, the page draws two buyers and one unit; the way from there to the token takes half a minute, and each chapter
-/// begins with a question and tells its run on the real servers: its counts are those of the recording.
+/// Goal: when it opens, the page draws two buyers and one unit. From there a reader reaches the token in half a minute. Each
+/// chapter begins with a question and tells its run on the real servers: its counts are those of the recording.
 #[tokio::test]
 async fn each_chapter_tells_its_run() {
     let demo = Demo::with(&[]).await;
@@ -81,7 +81,7 @@ async fn each_chapter_tells_its_run() {
     for recording in [&first, &shipped[0], &shipped[1]] {
         assert_eq!(recording["lease_ms"], 3000);
     }
-    // until the question that explains the token, from the films as far as a reader must see them
+    // the time until the question that explains the token, from the films as far as a reader must see them
     let way = "const { prepare, film } = await import('/static/stage/state.js');
         const { CHAPTERS, DRAWING, scenes } = await import('/static/stage/story.js');
         const seen = (recording, chapter) => {
@@ -101,7 +101,7 @@ async fn each_chapter_tells_its_run() {
         ("local", true, "two keys open the same shelf"),
         ("atomic", false, "examples/two_stores.rs"),
     ] {
-        // each ends with the way to the next one
+        // each chapter ends with the way to the next one
         page.until_shown("#next").await;
         page.click("#next").await;
         page.until_shown(&format!("#chapter-{chapter}[aria-pressed=true]")).await;
@@ -131,13 +131,13 @@ async fn each_chapter_tells_its_run() {
             page.until_reads("#sentence", &format!("was sold to {most} buyers")).await;
         }
     }
-    // a sale is placed in the tenure that had its number, and not before its buyer came
+    // a sale is placed in the tenure that had its number, but not before its buyer came
     let late = "const { prepare } = await import('/static/stage/state.js');
         const events = [[0, 'key', 0, 1], [90, 'asked', 0, 0], [100, 'drop', 0, 1], [120, 'sold', 0, 0, 1, 1]];
         const { final, events: [, , [at]] } = prepare({ events, took_us: 120 });
         return [final.shops[0].waiting, at > 90 && at < 100];";
     assert_eq!(page.run_async(late).await, json!([0, true]));
-    // what was recorded is there at once: the same story with the other ending
+    // a recording is there at once: the same story with the other ending
     page.click("#chapter-checked").await;
     for ending in ["asleep", "checked"] {
         page.click("#checks").await;
@@ -154,9 +154,9 @@ async fn each_chapter_tells_its_run() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
 }
 
-/// Goal: the sleep is a slider, and one click runs it on the real shops, which the stage shows live: who sleeps, and what each side
-/// believes. Without the store's check a unit is sold twice as soon as the sleep outlasts the lease. A run of another page changes
-/// nothing here.
+/// Goal: the sleep is a slider, and one click runs it on the real shops, which the stage shows live: which shop sleeps, and what
+/// each side believes. Without the store's check a unit is sold twice as soon as the sleep outlasts the lease. A run of another
+/// page changes nothing here.
 #[tokio::test]
 async fn a_sleep_of_ones_own_is_shown_live() {
     let demo = Demo::with(&[]).await;
@@ -173,7 +173,7 @@ async fn a_sleep_of_ones_own_is_shown_live() {
             "sleep.value = {sleep}; sleep.dispatchEvent(new Event('input', {{ bubbles: true }}))"
         ))
         .await;
-        // on a busy machine the sleeper may be answered an error when it wakes up, and then writes nothing: such a run is repeated
+        // on a busy machine the sleeper may get an error when it wakes up, and then writes nothing: such a run is repeated
         loop {
             page.click("#run-sleep").await;
             page.until_reads("#source", "Live").await;
@@ -246,7 +246,8 @@ async fn a_unit_lists_its_owners() {
     page.until_reads(".shop:last-child p", "will fall asleep").await;
 }
 
-/// Goal: a saved file replays the same from the disk, without a server; a link does so in the page. Both lead back to the demo.
+/// Goal: a saved file shows the same replay from the disk, without a server, and a link does so in the page. Both lead back to
+/// the demo.
 #[tokio::test]
 async fn a_replay_can_be_passed_on() {
     let demo = Demo::with(&[]).await;
@@ -288,8 +289,8 @@ async fn a_replay_can_be_passed_on() {
     dir.remove().await.unwrap();
 }
 
-/// Goal: on a phone and on two desktops the sentence, the drawing, the answer and the player are there without scrolling, with
-/// the slider where there is one; on a phone the sentence stays while the rest is scrolled. One shop alone tells no chapter.
+/// Goal: on a phone and on two desktops the sentence, the drawing, the answer and the player are visible without scrolling, and
+/// so is the slider if there is one. On a phone the sentence stays while the rest scrolls. A single shop tells no chapter.
 #[tokio::test]
 async fn the_stage_is_above_the_fold() {
     let demo = Demo::with(&[]).await;
@@ -320,7 +321,7 @@ async fn the_stage_is_above_the_fold() {
     page.run("document.querySelector('#owners').scrollIntoView()").await;
     let top = "return document.querySelector('#sentence').getBoundingClientRect().top >= 0";
     assert_eq!(page.run(top).await, true);
-    // on its way to a shop a buyer passes through no other one, and no moment is written twice below the lanes
+    // a buyer passes through no other shop on the way to one, and no moment is written twice below the lanes
     let drawn = "const { along, layout, ticks } = await import('/static/stage/draw.js');
         const crossed = [[390, 368], [900, 400]].flatMap(([width, height]) => {
             const { home, shops, doors, rooms } = layout({ width, height, dots: 500, stock: 300, shops: 2, lanes: true });

@@ -64,7 +64,6 @@ async fn count_handover(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Holds the other locks one after the other.
 async fn hold_others(scene: &mut Scene) -> Result<()> {
     let session = etcd::session(&[scene.member().endpoint()]).await?;
     for name in ["a-b", "a/y"] {

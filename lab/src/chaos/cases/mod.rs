@@ -42,8 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: each case has a title of its own, which names its directory; the scenarios of a short run exist and have a
-    /// control.
+    /// Goal: each case has a title of its own, which names its directory; the scenarios of a short run exist and have a control.
     #[test]
     fn titles_are_unique_and_short_rows_exist() {
         let all = all();

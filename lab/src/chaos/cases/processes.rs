@@ -181,7 +181,7 @@ async fn remove_waiter(scene: &mut Scene) -> Result<()> {
     let (port, mut buyers) = (scene.cluster.instances[waiter].port, Vec::new());
     let queued = scene
         .until("buyers have the instance queue", async || {
-            // while the item is sold out and no hold is over, they are refused without the lock
+            // the sale refuses such buyers without the lock, unless a unit is left or a hold is over
             buyers.extend(clients::buyers(port, 5).await?);
             scene.lease_of(waiter).await
         })

@@ -69,7 +69,7 @@ impl Program {
         session(&shared_endpoint().await, "other").await
     }
 
-    /// Makes the file that `DIR/name` stands for in its flags.
+    /// Makes the file `name` in its directory, which its flags name as `DIR/name`.
     pub(super) fn ask_for(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::write(&path, "").unwrap();

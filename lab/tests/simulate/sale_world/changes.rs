@@ -15,14 +15,14 @@ use crate::trace::{Rare, happened, has_happened, is_violated, locked, note, too_
 /// The longest hold of a run, in seconds.
 pub const LONGEST_HOLD: u32 = 5;
 
-/// What decides about the changes of this run, if it has any.
+/// The chance of the changes in this run, if it has any.
 pub fn chance(seed: u64) -> Option<Chance> {
-    // of its own, so that the rest of the run does not depend on it
+    // a chance of its own: the rest of the run does not depend on it
     let mut chance = Chance::new(seed.rotate_left(32));
     chance.one_in(4).then_some(chance)
 }
 
-/// Changes the sale, some times. At the end it is not paused.
+/// Changes the sale several times. At the end the sale is not paused.
 pub async fn operate(world: Arc<World>, mut chance: Chance) {
     for number in 0..chance.between(1, 8) {
         let pause = chance.millis(0, 1500);
@@ -49,7 +49,7 @@ pub async fn operate(world: Arc<World>, mut chance: Chance) {
     world.buyers.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Makes one change, until it is known what became of it; now and then once more.
+/// Asks for one change until its outcome is known, and sometimes once more.
 async fn make(world: &Arc<World>, chance: &mut Chance, key: &str, change: SaleChange) {
     let change = SaleChange { note: Some(key.into()), ..change };
     let (key, sales) = (OrderId::new(key).expect("a valid key"), vec!["s".parse().expect("an id")]);
@@ -100,7 +100,8 @@ async fn make(world: &Arc<World>, chance: &mut Chance, key: &str, change: SaleCh
     }
 }
 
-/// Each change that was made is in the ledger once, where the operator was told; and none that was refused.
+/// Checks that the ledger has each change that was made, once and at the place that the operator was told, and no change that was
+/// refused.
 pub fn check(world: &World, ledger: &[Entry]) {
     let told = locked(&world.state).changes.clone();
     let mut made = BTreeSet::new();

@@ -46,7 +46,7 @@ impl Reply {
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         let mut line = |kind: u8, text: &[u8]| {
             to.push(kind);
-            // Redis leaves out line ends behind an error, and replaces the others
+            // Redis drops the line ends behind an error, and replaces the others
             let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
             let size = text.iter().rposition(|b| !is_end(b)).map_or(0, |last| last + 1);
             let text = text[..size].iter();
@@ -121,19 +121,19 @@ macro_rules! kinds {
 }
 kinds!(String(Text), List(Vec<Text>), Hash(Hash), SortedSet(Scores));
 
-/// All keys. A clone costs next to nothing, and is what a disk or a replica has.
+/// All keys. A clone is cheap, and serves as the data of a disk or of a replica.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Data(Rc<BTreeMap<Text, Rc<Value>>>);
 
-/// The commands that write, and may need memory for it.
+/// The commands that write, and that may need memory.
 const GROWS: [&[u8]; 5] = [b"SET", b"MSET", b"HSET", b"RPUSH", b"ZADD"];
-/// The other ones that write.
+/// The other commands that write.
 const SHRINKS: [&[u8]; 5] = [b"DEL", b"UNLINK", b"RENAME", b"HDEL", b"ZREM"];
 const READS: [&[u8]; 10] = [
     b"GET", b"MGET", b"EXISTS", b"HGET", b"HMGET", b"HLEN", b"HVALS", b"LLEN", b"LRANGE", b"ZCARD",
 ];
 
-/// Whether the command of this name, in capitals, writes; and whether it needs no memory for it.
+/// Whether the command of this name (in capitals) writes, and whether it then needs no memory.
 pub(super) fn writes(name: &[u8]) -> Option<bool> {
     let shrinks = SHRINKS.contains(&name);
     (shrinks || GROWS.contains(&name)).then_some(shrinks)

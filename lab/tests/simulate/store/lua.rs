@@ -1,4 +1,4 @@
-//! Lua 5.1 with what Redis adds to it, as far as the scripts use it: they run here as they ship.
+//! Lua 5.1 with what Redis adds to it, as far as the scripts need it. The scripts run as they ship.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Engine {
     pub(crate) fn new() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default()).expect("these are safe");
-        // memory is cheap, and looking for what is free takes time
+        // memory is cheap here, and collecting garbage takes time
         lua.gc_set_pause(1000);
         let running = Rc::<RefCell<Running>>::default();
         install(&lua, &running).expect("the prelude works");
@@ -70,11 +70,11 @@ impl Engine {
     /// Compiles a script, unless it is known.
     ///
     /// # Errors
-    /// Redis' answer to what is no script.
+    /// The answer of Redis to a text that is no script.
     pub(super) fn load(&self, digest: &[u8], source: &[u8]) -> Result<(), Reply> {
         let mut scripts = self.scripts.borrow_mut();
         if !scripts.contains_key(digest) {
-            // Redis leaves out the first line's text, and counts the line
+            // Redis skips the text of a first line with `#!`, and counts the line
             let line =
                 source.iter().position(|b| *b == b'\n').filter(|_| source.starts_with(b"#!"));
             let chunk = self.lua.load(&source[line.unwrap_or(0)..]).set_name("@user_script");
@@ -107,7 +107,7 @@ impl Engine {
         reply.unwrap_or_else(|error| {
             let failed = error.chain().find_map(|cause| cause.downcast_ref());
             let Some(Failed(text, line)) = failed else {
-                // a mistake in the script, of which Redis says more
+                // a mistake in the script, about which Redis says more
                 return Reply::error(format!("ERR {error}"));
             };
             let place = format!(", on @user_script:{line}.").into_bytes();
@@ -175,7 +175,7 @@ fn word(value: &Value) -> mlua::Result<Text> {
     match value {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
         Value::Integer(number) => Ok(number.to_string().into()),
-        // Redis has 17 digits
+        // Redis writes 17 digits
         Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e17 => {
             Ok(format!("{number:.0}").into())
         }

@@ -1,9 +1,9 @@
 //! The store of the simulator: one Redis without a network, without tasks and without a clock of its own.
 //!
-//! It has the commands that the service sends and its scripts call, and no other; the scripts themselves run as they ship. A
-//! differential test holds it to the answers and the data of the real Redis. The simulator decides what goes wrong: it
-//! takes each request from the [wire], runs it or drops it, and delivers the answer or loses it. The fields and methods here make the
-//! store refuse or forget.
+//! It has only the commands that the service sends and that its scripts call. The scripts themselves run as they ship. A
+//! differential test compares its answers and its data with those of the real Redis. The simulator decides what goes wrong: it
+//! takes each request from the [wire], runs it or drops it, and delivers the answer or loses it. [`Store`] has the fields and
+//! methods that make the store refuse or forget.
 
 mod data;
 mod lua;
@@ -17,16 +17,16 @@ pub(crate) use data::{Data, Reply, Text, Value};
 pub(crate) use lua::Engine;
 pub(crate) use wire::{StoreEnd, connection};
 
-/// Why a server refuses, for as long as it does.
+/// Why a server refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It reads its data after a start.
     Loading,
-    /// It is a replica now: it still answers reads.
+    /// It is a replica: it still answers reads.
     ReadOnly,
     /// Its disk is full: it still answers reads.
     DiskFull,
-    /// Its memory is full: it still answers reads, and scripts that may run nevertheless.
+    /// Its memory is full: it still answers reads, and runs scripts that may run without memory.
     OutOfMemory,
 }
 
@@ -48,14 +48,13 @@ pub(crate) struct Store {
     pub(crate) data: Data,
     /// The digests of the scripts that it has cached.
     scripts: BTreeSet<Text>,
-    /// Why it refuses now, if it does.
+    /// Why it refuses, if it does.
     pub(crate) refusal: Option<Refusal>,
     /// How many replicas confirm each write.
     pub(crate) replicas: i64,
 }
 
 impl Store {
-    /// An empty one.
     pub(crate) fn new(engine: &Rc<Engine>) -> Self {
         Self {
             engine: Rc::clone(engine),
@@ -66,8 +65,8 @@ impl Store {
         }
     }
 
-    /// A start with this data: what was on the disk at the last stop, or what a replica had that takes over. Scripts are not
-    /// kept. The connections are cut by the caller.
+    /// Starts again with this data, which the disk had at the last stop, or which a replica has that takes over. The store
+    /// forgets its scripts. The caller cuts the connections.
     pub(crate) fn restart(&mut self, data: Data) {
         self.data = data;
         self.refusal = None;
@@ -102,7 +101,7 @@ impl Store {
         }
     }
 
-    /// Why it does not write now.
+    /// Why it refuses a write, if it does.
     fn refuses(&self, needs_no_memory: bool) -> Option<Refusal> {
         self.refusal.filter(|why| !(needs_no_memory && *why == Refusal::OutOfMemory))
     }

@@ -23,7 +23,7 @@ struct Wire {
     to_store: Vec<u8>,
     to_client: Vec<u8>,
     reader: Option<Waker>,
-    /// The end of the store, when it waits for a request.
+    /// Wakes the end of the store, which waits for a request.
     server: Option<Waker>,
     is_cut: bool,
     is_left: bool,
@@ -103,7 +103,6 @@ impl Drop for ClientEnd {
     }
 }
 
-/// The end of the store.
 pub(crate) struct StoreEnd {
     wire: Arc<Mutex<Wire>>,
     /// The beginning of the next request.
@@ -128,8 +127,7 @@ impl StoreEnd {
         Some(request)
     }
 
-    /// As [`next_request`](Self::next_request), and waits for it. `None` if there will be none: the client has left, or the
-    /// connection was cut.
+    /// Waits for the [next request](Self::next_request). `None` at the end: the client has left, or the connection was cut.
     pub(crate) fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<Text>>> {
         self.wire.lock().server = Some(context.waker().clone());
         let is_over = {
@@ -142,7 +140,7 @@ impl StoreEnd {
         }
     }
 
-    /// Whether the client has sent more than was taken.
+    /// Whether the client has sent more than the store took.
     pub(crate) fn has_more(&self) -> bool {
         !self.requests.is_empty() || !self.wire.lock().to_store.is_empty()
     }
