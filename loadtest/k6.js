@@ -53,8 +53,8 @@ export const options = {
   thresholds: { checks: ['rate==1'] },
 };
 
-// being told sold out, or to wait, is no failed request
-http.setResponseCallback(http.expectedStatuses(200, 409, 429, 503));
+// being told sold out, to wait, or that a sale runs already, is no failed request
+http.setResponseCallback(http.expectedStatuses(200, 409, 428, 429, 503));
 
 export function setup() {
   /** @type {Record<string, string>} */

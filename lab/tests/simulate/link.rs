@@ -27,6 +27,13 @@ pub struct SimulatedLink {
     pub from: String,
 }
 
+impl SimulatedLink {
+    fn number(&self) -> usize {
+        let number = self.from[1..].split('.').next().and_then(|number| number.parse().ok());
+        number.expect("a process has the number of its instance")
+    }
+}
+
 #[async_trait]
 impl Link for SimulatedLink {
     async fn send(&self, address: &str, frame: Text<'_>) -> Result<Pieces, LinkError> {
@@ -55,11 +62,16 @@ impl Link for SimulatedLink {
             })
         };
         let (again, late) = (late(), late());
+        // the link may break because its sender dies
+        let dies = faults.draw(|chance| chance.one_in(2).then(|| chance.millis(100, 5000)));
         if is_twice {
             deliver(&world, number, again, frame.clone(), None);
         }
         if is_cut {
             deliver(&world, number, late, frame, None);
+            if let Some(after) = dies.filter(|_| faults.may(Fault::Killed)) {
+                world.end_sender(self.number(), after);
+            }
             return Err(LinkError::NoAnswer("the link broke".into()));
         }
         let late = if is_late { late } else { Duration::ZERO };

@@ -414,6 +414,28 @@ impl World {
         locked(&self.state).instances[number] = Some(running);
     }
 
+    /// Ends an instance with all that it has in memory, and starts it again after so long.
+    async fn end(self: &Arc<Self>, number: usize, process: &Arc<Simulated>, after: Duration) {
+        note(&process.name, || "ends".into());
+        process.kill();
+        let is_it = |running: &mut Running| running.process.name == process.name;
+        let gone = locked(&self.state).instances[number].take_if(is_it);
+        let Some(gone) = gone else { return };
+        drop(gone);
+        sleep(after).await;
+        self.start(number);
+    }
+
+    /// Ends the sender of a frame while the frame is on its way.
+    pub fn end_sender(self: &Arc<Self>, number: usize, after: Duration) {
+        let Some((process, sale)) = self.instance(number) else { return };
+        process.run(|| drop(sale));
+        process.disturb();
+        happened(Rare::KilledWithFrame);
+        let world = Arc::clone(self);
+        self.network.spawn(async move { world.end(number, &process, after).await });
+    }
+
     /// How long a message takes from one instance to another.
     pub fn latency(&self) -> Duration {
         locked(&self.state).chance.millis(0, self.shape.latency)
@@ -1088,14 +1110,8 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             if is_stop {
                 stop(world, &process, &sale, chance.one_in(2).then_some(times.brief)).await;
             }
-            note(&process.name, || "ends".into());
-            process.kill();
-            // the sale ends with its process
             process.run(|| drop(sale));
-            let gone = locked(&world.state).instances[number].take();
-            drop(gone);
-            sleep(times.either).await;
-            world.start(number);
+            world.end(number, &process, times.either).await;
             return;
         }
         _ => world.locks.suffer(fault, &process.name, &lock, times),
@@ -1443,7 +1459,9 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
     let mut is_known = false;
     for (at, try_again) in asked.zip(0..) {
         let id = format!("lost-{try_again}");
-        let order = order(&id, &id, 1, Action::Reserve);
+        // no read answers a cancellation before it comes to the holder
+        let action = if chance.one_in(2) { Action::Cancel } else { Action::Reserve };
+        let order = order(&id, &id, 1, action);
         let asked_at = Instant::now();
         let said = world.call(*at, patience, |sale| async move { sale.reduce(order).await }).await;
         if asked_at.elapsed() > world.shape.decides_within() {
@@ -1451,11 +1469,8 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
         }
         match said {
             Ok(Err(error)) if error.word() == "store-rolled-back" => is_known = true,
-            Ok(Ok(Outcome::Reserved(entry))) if is_known || *at == number => {
-                violation(format!(
-                    "{} sold after the store had lost entry {position}",
-                    entry.instance
-                ));
+            Ok(Ok(Outcome::Reserved(_) | Outcome::Unknown)) if is_known || *at == number => {
+                violation(format!("{at} sold after the store had lost entry {position}"));
             }
             // a read says that the item is sold out, or the answer is another refusal
             _ => {}
