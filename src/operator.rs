@@ -88,7 +88,7 @@ pub enum Call {
         /// Id of the sale: the same start again changes nothing [default: a random one, which is printed]
         #[arg(long, visible_alias = "key")]
         id: Option<SaleId>,
-        /// Running sale to replace, or this version of it; without this, only a sale without orders is replaced
+        /// Running sale to replace, or this version of it; without this, and with --id, only a sale without orders is replaced
         #[arg(long, value_name = "ID[:VERSION]")]
         replace: Option<SaleVersion>,
         /// What it allows
@@ -265,6 +265,10 @@ impl OperatorOptions {
         match &self.call {
             Call::Start { stock, id, replace, terms } => {
                 let is_given = id.is_some();
+                // a new sale with an id may replace one without orders, so a forgotten flag could end a sale that was prepared
+                if !is_given && replace.is_none() {
+                    self.refuse_if_a_sale_runs().await?;
+                }
                 let id = id.as_ref().map_or_else(random, |id| id.as_str().to_owned());
                 let body = terms.with("stock", stock);
                 let again = [("--id", is_given, &*id)];
@@ -275,6 +279,15 @@ impl OperatorOptions {
             Call::Resume(named) => self.change(named, json!({ "paused": false })).await,
             Call::End(named) => self.change(named, json!({ "ends_at": "now" })).await,
             Call::Show | Call::Ledger { .. } => self.read().await,
+        }
+    }
+
+    async fn refuse_if_a_sale_runs(&self) -> Result<(), Failure> {
+        match self.read().await.ok().as_ref().and_then(|sale| sale["id"].as_str()) {
+            Some(running) => Err(Failure::not_sent(format!(
+                "sale {running} is there: to replace it, add --replace {running}; else name the new sale with --id"
+            ))),
+            None => Ok(()),
         }
     }
 
@@ -468,6 +481,8 @@ impl OperatorOptions {
             (_, "") => "this may not be the port of an instance",
             (401 | 403, _) => "--token-file or FLASH_SALE_ADMIN_TOKEN is missing or wrong",
             (405, _) | (_, "not-found") => "this may be the port for buyers, or an older instance",
+            (_, "unknown-item") => "`flash-sale sale start` starts one",
+            (_, "sale-conflict") => "`flash-sale sale change` changes it",
             (428, _) if !sale.is_empty() => &format!("to replace that sale, add --replace {sale}"),
             _ => "",
         };

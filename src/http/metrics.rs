@@ -33,7 +33,7 @@ pub(super) async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let levels = sale.inventory().levels();
     for (index, name, help) in [
         (0, "stock", "Units left by item, as last read."),
-        (1, "lucky", "Units sold by item, as last read."),
+        (1, "lucky", "Units held or sold, by item, as last read."),
         (2, "held", "Orders with an open hold by item, as last read."),
     ] {
         let label = |item| format!("item=\"{item}\"");

@@ -229,7 +229,7 @@ fn of_the_store(error: &InventoryError, item: &Item) -> Cow<'static, str> {
         }
         InventoryError::RolledBack { .. } => {
             "the store lost data that it acknowledged to this instance, or runs on an older copy: nothing is sold \
-             until an operator restores the data, starts a new sale with If-Match, or accepts the loss with `flash-sale recover \
+             until an operator restores the data, starts a new sale with an id and `If-Match: *`, or accepts the loss with `flash-sale recover \
              store`"
                 .into()
         }

@@ -122,7 +122,7 @@ fn figures_are_those_of_the_tables() {
         ("docs/performance.md", batched),
         ("docs/performance.md", single),
         ("docs/performance.md", format!("reach {} of the", ratio("throughput, 8 instances : 2"))),
-        ("README.md", format!("eight keep {eight:.1} of")),
+        ("README.md", format!("eight keep {eight:.2} of")),
         ("docs/performance.md", row_of("2")),
         ("docs/performance.md", row_of("8")),
         ("docs/performance.md", format!("leaves {far_5000} of")),

@@ -63,11 +63,13 @@ async fn a_sale_is_run_from_a_shell() {
     .await;
     sale(start, 0, &["Started.", "sale tea-1 of item default", "10 units left"]).await;
     sale(start, 0, &["Started before."]).await;
+    // it has no order yet
+    sale("start --stock 5", 1, &["sale tea-1 is there", "--replace tea-1"]).await;
     sale("start --stock 5 --hold 500ms", 2, &["whole seconds"]).await;
     sale("pause --key p-1", 2, &["--sale"]).await;
     let order = "POST /stock/reduce?user==1";
     shop.call_with(order, &[("idempotency-key", "a-1")], "").await.json(200);
-    sale("start --stock 5", 1, &["refuses: 428", "add --replace tea-1"]).await;
+    sale("start --stock 5 --id tea-2", 1, &["refuses: 428", "add --replace tea-1"]).await;
 
     // the answer to the question for the sale arrives, and that to the change is lost
     line.lose_after(Direction::ToClient, 1);
