@@ -420,11 +420,14 @@ impl Accepted {
         else {
             return None;
         };
-        let (event, hold_until, user) = match (kind, rest) {
-            ("2", [hold_until, user]) => (Event::Reserved, *hold_until, *user),
-            (change, [key @ .., _]) => {
+        let (event, hold_until, user, id) = match (kind, rest) {
+            ("2", [hold_until, user]) => {
+                (Event::Reserved, *hold_until, *user, key.rsplit('\t').next()?)
+            }
+            // `key` may be the field, which is another text
+            (change, [user @ .., id]) => {
                 let event = Event::of(change.strip_prefix('\n')?)?;
-                (event, "", key.first().copied().unwrap_or_default())
+                (event, "", user.first().copied().unwrap_or_default(), *id)
             }
             _ => return None,
         };
@@ -432,7 +435,7 @@ impl Accepted {
         Some(Self {
             position: position.parse().ok()?,
             event,
-            order: OrderId::new(key.rsplit('\t').next()?).ok()?,
+            order: OrderId::new(id).ok()?,
             quantity: Quantity::new(quantity.parse().ok()?).ok()?,
             user: User::new(user).ok()?,
             remaining: remaining.parse().ok()?,
@@ -772,7 +775,7 @@ mod tests {
             action: Action::Reserve,
         };
         for outcome in [
-            Outcome::Reserved(accepted),
+            Outcome::Reserved(accepted.clone()),
             Outcome::Repeated(held),
             Outcome::Changed { change: change.clone(), is_repeated: false },
             Outcome::Changed { change, is_repeated: true },
@@ -796,6 +799,14 @@ mod tests {
         ] {
             let read = Outcome::parse(&order, Some(1), &outcome.answer(&order));
             assert_eq!(read.map(|(outcome, _)| outcome), Some(outcome));
+        }
+        // the watermark of another instance has an entry and its field, and no more
+        for event in [Event::Reserved, Event::Confirmed, Event::Cancelled, Event::Returned] {
+            for user in [User::default(), User::new("me").expect("a user")] {
+                let accepted = Accepted { event, user, ..accepted.clone() };
+                let field = accepted.field(&order_key(&accepted.order, &accepted.user));
+                assert_eq!(Entry::parse(&field, &accepted.entry()), Some(Entry::Order(accepted)));
+            }
         }
         // the last version reads this as sold out, by the word and the only number
         let held = Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 };
