@@ -123,8 +123,8 @@ impl BatchWriter for Writer {
     }
 }
 
-/// Adds `Point::BeforeRelease` before a claim is released or handed over, if this writer wrote under the claim. It did not for
-/// the claim of a waiter, and for the claim that starts a sale.
+/// Adds `Point::BeforeRelease` before a claim is released or handed over, if this writer wrote under the claim. It
+/// wrote under no claim of a waiter, and not under the claim that starts a sale.
 impl Decoration<Token> for Arc<Writer> {
     fn ticket(&self, claim: &Claim, ticket: Ticket) -> Ticket {
         self.claims.lock().insert(claim.clone(), ticket.status.clone());

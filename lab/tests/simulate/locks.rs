@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// For requests that tell the holder nothing but news. The others repeat what it was told, since a message can get lost.
+/// Whether the holder is told again though nothing is new: not by these requests.
 fn never(_length: usize) -> bool {
     false
 }

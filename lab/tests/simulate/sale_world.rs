@@ -431,7 +431,10 @@ impl World {
         let Some((process, sale)) = self.instance(number) else { return };
         process.run(|| drop(sale));
         process.disturb();
-        happened(Rare::KilledWithFrame);
+        self.faults.delays(None, Instant::now());
+        count(Fault::Killed.name());
+        happened(Rare::KilledAsItsLinkBroke);
+        note("fault", || format!("{} ({}), as its link broke", Fault::Killed.name(), process.name));
         let world = Arc::clone(self);
         self.network.spawn(async move { world.end(number, &process, after).await });
     }
@@ -1173,6 +1176,9 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
     for process in processes {
         process.resume();
     }
+    while !(0..world.shape.instances).all(|number| world.is_up(number)) {
+        sleep(Duration::from_millis(10)).await;
+    }
     // each instance decides a new order in time
     let healed_at = Instant::now();
     let mut within = world.shape.ttl + GRACE + world.shape.response_timeout * 2;
@@ -1470,7 +1476,9 @@ async fn lose_writes(world: &Arc<World>, chance: &mut Chance) {
         match said {
             Ok(Err(error)) if error.word() == "store-rolled-back" => is_known = true,
             Ok(Ok(Outcome::Reserved(_) | Outcome::Unknown)) if is_known || *at == number => {
-                violation(format!("{at} sold after the store had lost entry {position}"));
+                violation(format!(
+                    "p{at} answered {action:?} as if the store had not lost entry {position}"
+                ));
             }
             // a read says that the item is sold out, or the answer is another refusal
             _ => {}

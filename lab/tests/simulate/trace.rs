@@ -40,6 +40,7 @@ events! {
     PausedOnTheWay = "paused for longer than a TTL with a batch on its way",
     PausedWithFrame = "paused for longer than a TTL with a batch of a peer or for one",
     KilledWithFrame = "killed with a batch of a peer or for one",
+    KilledAsItsLinkBroke = "killed as its link to the holder broke",
     StoppedWithFrame = "told to stop with a batch of a peer or for one",
     FrameRepeated = "a batch of a peer that came twice, and was refused",
     FrameForAnother = "a batch of a peer for another tenure, refused",
