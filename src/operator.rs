@@ -283,12 +283,22 @@ impl OperatorOptions {
     }
 
     async fn refuse_if_a_sale_runs(&self) -> Result<(), Failure> {
-        match self.read().await.ok().as_ref().and_then(|sale| sale["id"].as_str()) {
-            Some(running) => Err(Failure::not_sent(format!(
-                "sale {running} is there: to replace it, add --replace {running}; else name the new sale with --id"
-            ))),
-            None => Ok(()),
-        }
+        let sale = match self.read().await {
+            // a new sale repairs one that is damaged
+            Err(failure)
+                if !matches!(failure.body["type"].as_str(), Some("unknown-item" | "damaged")) =>
+            {
+                return Err(failure);
+            }
+            sale => sale.unwrap_or_default(),
+        };
+        let Some(running) = sale["id"].as_str() else { return Ok(()) };
+        let text = format!(
+            "sale {running} is there: a start would replace it; if you mean that, add --replace {running}"
+        );
+        let mut failure = Failure::new(Outcome::Refused, text);
+        failure.body = json!({ "sale": running });
+        Err(failure)
     }
 
     /// The running sale.
