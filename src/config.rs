@@ -172,8 +172,8 @@ impl Config {
     /// Reads the files with tokens for the first time, and checks that the other files can be read.
     ///
     /// # Errors
-    /// [`FileError`] names the flag and the file. Also if two tokens are equal: a client with one would have the rights of the
-    /// other.
+    /// [`FileError`] names the flag and the file. If two tokens are equal, another error names both flags: a client with one
+    /// would have the rights of the other.
     pub fn read_files(&mut self) -> Result<(), BoxError> {
         self.servers.check_files()?;
         let mut tokens = Vec::new();

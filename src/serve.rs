@@ -196,7 +196,7 @@ fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Bo
 }
 
 /// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit beside `others`. The
-/// usual soft limit of 1024 is for programs that use `select`, as this one does not.
+/// usual soft limit of 1024 is for programs that use `select`, which this one does not.
 fn room_for(wanted: usize, others: usize) -> usize {
     let limit = rlimit::increase_nofile_limit(u64::MAX);
     let room = limit.map_or(wanted, |limit| room_within(limit, wanted, others));

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::process::spawn;
 
-/// How long a read waits for its turn.
+/// How long a read waits for its turn at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the server rests after a read: this multiple of the read's time, within these bounds.

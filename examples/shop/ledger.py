@@ -148,7 +148,7 @@ if __name__ == "__main__":
         pass
     stock, _ = sale.call("GET", "/stock")
     if more is None or stock.status != 200:
-        sys.exit(f"the sale gives no ledger at {chosen.sale}: is this the operators' port, and the token right?")
+        sys.exit(f"no ledger at {chosen.sale}: if the sale runs, is this the operators' port, and the token right?")
     copied, told = counts(db, stock.body["id"]), {"entries": stock.body["entries"], **stock.body["units"]}
     print(f"the copy has {copied}, the sale {told}")
     sys.exit(copied != told)

@@ -147,7 +147,8 @@ impl AppState {
         if self.options.extension.is_some() { Ok(()) } else { self.access.check(headers, role) }
     }
 
-    /// Refuses to start, change or delete a sale, except to an operator, and to pages of other sites.
+    /// Refuses a request to start, change or delete a sale unless an operator sends it, and every such request of a page of
+    /// another site.
     ///
     /// # Errors
     /// Those of [`require`](Self::require), `cross-site` and `unintended`.

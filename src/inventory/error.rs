@@ -121,7 +121,7 @@ impl InventoryError {
         "sale-replaced",
         // the end of the new sale, or the new end, is in the past
         "already-ended",
-        // another sale runs that has orders or was prepared under an id of its caller
+        // another sale runs that has orders; or it was started under an id, and the new sale has none
         "sale-running",
         // the running sale is not one that may be replaced
         "sale-mismatch",

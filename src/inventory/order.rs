@@ -210,7 +210,7 @@ pub(crate) fn order_key(id: &OrderId, user: &User) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// It was accepted. Without a hold, it is then confirmed.
+    /// It was accepted. Without a hold, that is final until it is returned.
     Reserved,
     /// Its hold was confirmed.
     Confirmed,
@@ -461,9 +461,9 @@ fn numbers(fields: &str) -> Vec<u64> {
 /// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// This attempt made it accepted.
+    /// This request was accepted, now or by an earlier attempt.
     Reserved(Accepted),
-    /// An earlier attempt made it accepted. Also the answer to a confirmation of an order without a hold.
+    /// Another request for the same order was accepted before. Also the answer to a confirmation of an order without a hold.
     Repeated(Accepted),
     /// It was confirmed, cancelled or returned.
     Changed {

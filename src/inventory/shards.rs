@@ -56,7 +56,7 @@ impl Shards {
         Arc::get_mut(&mut self.directory).expect("nobody shares it yet").streams = Some(streams);
     }
 
-    /// Other connections to the same servers, which wait for answers by `longer`.
+    /// Other connections to the same servers, which wait longer for answers, by `longer`.
     pub(super) fn with_longer_timeout(&self, longer: Duration) -> Self {
         let response_timeout = self.options.response_timeout + longer;
         let options = InventoryOptions { response_timeout, ..self.options };

@@ -347,7 +347,7 @@ impl Inventory {
     /// See [`InventoryError`]; [`InventoryError::StaleToken`] if the fence is of the same cluster and larger: a fence is never
     /// lowered. [`InventoryError::Damaged`] if the fence cannot be parsed: stop all instances and delete its key.
     pub async fn recover_cluster(&self, item: &Item, token: Token) -> Result<(), InventoryError> {
-        // this does not end a roll-back, as `recover_store` does
+        // this ends no roll-back: only `recover_store` does
         self.change("recover-cluster", item, Some(token), &[]).await.map(drop)
     }
 

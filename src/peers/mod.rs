@@ -44,7 +44,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// then be refused elsewhere, so a later frame must take nothing.
 pub(crate) const FRAME_LIFE: Duration = Duration::from_secs(2);
 
-/// How long a sender may count on from the holder's clock in the last answer. In so short a time, two clocks drift apart by
+/// For how long after an answer a sender may derive the holder's time from it. In so short a time, two clocks drift apart by
 /// milliseconds.
 const CLOCK_LIFE: Duration = Duration::from_secs(10);
 
@@ -431,7 +431,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Takes batches of peers. The sale of this instance does.
+/// Takes batches of peers: the sale of this instance.
 pub trait Receiver: Send + Sync + 'static {
     /// Takes a batch, if this process holds the lock in exactly this tenure.
     ///

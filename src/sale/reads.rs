@@ -1,7 +1,8 @@
 //! Reads that must not delay orders: the state of an item, single orders, pages of the ledger, and whether an item exists.
 //!
-//! These reads have a connection of their own, and callers share them. Each call about an item first checks here that
-//! the item exists, since clients can make up any number of names. An item without a sale is remembered for a second,
+//! These reads have a connection of their own; callers share reads of a state and of an order. Calls about an item, except the
+//! start of a sale and the deletion of a replaced one, first check here that the item exists, since clients can make up any
+//! number of names. An item without a sale is remembered for a second,
 //! an item with one for the life of the process.
 
 use std::collections::{HashMap, HashSet};

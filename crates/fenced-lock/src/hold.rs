@@ -18,7 +18,7 @@ use super::{Claim, ClaimStatus, GrantToken, LockError, Ticket, observe};
 pub(super) struct Hold<T: GrantToken> {
     pub(super) inner: Arc<SessionInner<T>>,
     pub(super) claim: Claim,
-    /// For a standby claim: a requeue claims in the same way.
+    /// The standby of the claim, if it has one: a requeue claims in the same way.
     pub(super) standby: Option<Standby>,
     pub(super) token: T,
     pub(super) owner: OwnerId,

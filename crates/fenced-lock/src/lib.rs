@@ -107,7 +107,7 @@
 //! | `memory` | the example: the step that takes a claim out grants the next one |
 //! | `token` | the fencing token, and how a store checks it |
 //! | `observe` | events and metrics |
-//! | `chaos` | switches for fault suites, which leave out a safeguard each |
+//! | `chaos` | switches for fault suites: each leaves one safeguard out |
 //! | `process` | starts tasks and draws random numbers, for a simulator |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -177,7 +177,7 @@ impl SaleGuard for Switch {
         let turn = self.turn(guard).await?;
         let (context, rig) = (Arc::clone(&self.context), Arc::clone(&self.rig));
         let id = order.id.clone();
-        // a buyer who goes away must not end the sale between two steps
+        // a buyer who goes away must not stop the work between two steps
         let sold = self.context.tasks.spawn(async move {
             let _turn = turn;
             let sold = in_three_steps(&context, &rig, &order).await;

@@ -93,8 +93,8 @@ async fn a_silent_store_leaves_one_write_unknown_and_recovers() {
     assert_eq!((stock.stock, stock.lucky, stock.orders), (9, 1, 1));
 }
 
-/// Goal: no call fails because the server restarts between two calls: the break is noticed at once, so no write with an unknown
-/// outcome is sent over a dead connection. A server that forgot the scripts gets them again, in the same call.
+/// Goal: no call fails because the server restarts between two calls: the break is noticed at once, so no write is sent
+/// over a dead connection, which would leave its outcome unknown. A server that forgot the scripts gets them again, in the same call.
 #[tokio::test]
 async fn a_restart_between_calls_is_not_noticed() {
     let (mut redis, inventory) = start().await;

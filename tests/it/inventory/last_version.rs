@@ -119,7 +119,7 @@ async fn it_sells_beside_this_one() {
         [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)]
     );
     assert_eq!(units().await, Units { held: Some(1), confirmed: Some(2) });
-    // an order comes back, and its confirmation is the latest entry that an instance of the last version remembers
+    // an order comes back, and its return is the latest entry that an instance of the last version remembers
     sell(&[(new("b", Action::Return), 8)]).await;
     let field = "\nann\tb";
     let entry: String =

@@ -69,7 +69,7 @@ impl PostgresOptions {
         }
     }
 
-    /// Checks the limits of these options.
+    /// These options, with times cut to their limits. It fails if one is too short.
     pub(super) fn checked(&self) -> Result<Self, BackendError> {
         let request_timeout = limit("a request_timeout", self.request_timeout)?;
         Ok(Self { request_timeout, ..self.clone() })
