@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
 use tokio::time::timeout;
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
-use super::lab::{queue_of, waiter};
+use super::faulty::{Fault, FaultyBackend, queue_of, waiter};
+use super::{SECOND, TTL, held, session};
 
 /// Goal: as documented, a drop returns before the release is done, so a try right after it may still find the lock taken;
 /// `unlock` waits.

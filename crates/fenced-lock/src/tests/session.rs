@@ -11,8 +11,8 @@ use testkit::wait::{eventually, within};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
-use super::lab::{kind_of, queue_of};
+use super::faulty::{Fault, FaultyBackend, kind_of, queue_of};
+use super::{SECOND, TTL, held, session};
 
 /// Goal: a TTL of for ever becomes one of a day, with any backend, and is renewed. A margin that would leave no time for a
 /// renewal does not end the session.
@@ -208,7 +208,7 @@ async fn closing_drains_the_releases() {
     drop(guard);
     session.close().await.unwrap_err();
     assert_eq!((backend.release.count(), backend.close.count()), (4, 1));
-    let free = super::faulty::session(&backend).await.mutex("a").unwrap();
+    let free = super::session(&backend).await.mutex("a").unwrap();
     drop(free.try_lock().await.unwrap().expect("the claim was withdrawn, not left to its lease"));
 }
 
