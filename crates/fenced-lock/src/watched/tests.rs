@@ -137,13 +137,13 @@ fn the_service_may_say_who_is_first() {
 #[test]
 fn a_map_shrinks() {
     let mut map: HashMap<_, _> = (0..1000).map(|number| (number, ())).collect();
-    let capacity = map.capacity();
-    for (left, shrinks) in [(capacity / 2, false), (100, true)] {
+    for (left, shrinks) in [(900, false), (100, true)] {
         map.retain(|number, ()| *number < left);
+        let before = map.capacity();
         shrink(&mut map);
-        assert_eq!(map.capacity() < capacity, shrinks);
-        assert!(map.capacity() >= 2 * left);
+        assert_eq!(map.capacity() < before, shrinks);
     }
+    assert!(map.capacity() >= 200);
 }
 
 /// Goal: events that wait for a list do not pile up; a list that lacks those that were dropped is
