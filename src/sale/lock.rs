@@ -402,7 +402,7 @@ mod tests {
     async fn how_a_call_is_repeated() {
         type Script = &'static [fn() -> InventoryError];
         const NO_ANSWER: fn() -> InventoryError = no_answer;
-        let silent: Script = &[NO_ANSWER; 9999];
+        let silent: Script = &[NO_ANSWER; 1000];
         // the failures before an answer; whether others wait, it is sent once, the sale ends, the session is lost; how many attempts,
         // how it ends, after how many seconds
         let cases: [(Script, [bool; 4], _, _, _); 12] = [
@@ -499,21 +499,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_the_guard_tells() {
         let (lock, service) = lock();
-        let item = "a".parse::<Item>().expect("a valid name");
+        let item = Item::DEFAULT;
         let GuardStatus { name, description, .. } = lock.status();
-        assert_eq!(
-            (name, description, lock.lock_name(&item)),
-            ("etcd", "the lock", Some("a:a".into()))
-        );
+        let named = lock.lock_name(&"b".parse().expect("a valid name"));
+        assert_eq!((name, description, named), ("etcd", "the lock", Some("a:b".into())));
+        assert!(lock.sessions().is_some());
         let (held, _) = lock.take(&item, None).await.expect("it is free");
         assert_eq!(lock.queue(&item).await.expect("it answers").len(), 1);
-        assert!(lock.check().await.is_ok());
+        assert!(lock.check().await.is_ok(), "a session holds it");
         assert_eq!((lock.waiting(), lock.oldest()), (0, Duration::ZERO));
         let _answer = lock.push(Order::expiring(item.clone())).expect("room");
         sleep(3 * SECOND).await;
         assert_eq!((lock.waiting(), lock.oldest().as_secs()), (1, 3));
         service.set_silent(true);
         assert!(matches!(lock.check().await, Err(SaleError::LockUnavailable { .. })));
+        while lock.sessions.current().is_some_and(|session| session.is_answered()) {
+            sleep(SECOND / 10).await;
+        }
+        assert!(matches!(lock.not_granted(&item), SaleError::LockUnavailable { .. }));
         service.set_silent(false);
         drop(held);
         lock.close().await;

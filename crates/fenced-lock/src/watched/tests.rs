@@ -123,6 +123,7 @@ fn a_claim_is_known_by_its_place() {
         assert_eq!(queue.get(OWN), Some(&told));
     }
     assert_eq!([OWN, b"9-1"].map(|key| queue.contains(key)), [true, false]);
+    assert!(queue.keys().map(|key| &**key).eq([OWN]));
 }
 
 /// Goal: a service may say who is the first: that claim is granted.
@@ -136,9 +137,9 @@ fn the_service_may_say_who_is_first() {
 /// Goal: a map gives back memory that it has no more use for, and keeps some room.
 #[test]
 fn a_map_shrinks() {
-    let mut map: HashMap<_, _> = (0..1000).map(|number| (number, ())).collect();
+    let mut map: HashMap<_, _> = (0..1000).map(|number| (number, number)).collect();
     for (left, shrinks) in [(900, false), (100, true)] {
-        map.retain(|number, ()| *number < left);
+        map.retain(|number, _| *number < left);
         let before = map.capacity();
         shrink(&mut map);
         assert_eq!(map.capacity() < before, shrinks);
