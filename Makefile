@@ -14,14 +14,14 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny semver bench arena chaos simulate screenshots clean
+.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Flags for demo, bench, arena, chaos and simulate: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
+	@echo "Flags for demo, bench, arena, chaos, simulate and mutants: make demo ARGS='--once --lock no-lock' (ARGS=--help lists them)"
 	@echo "A target that fails ends with status 2. 'demo --once' itself ends with 0 (PASS), 1 (FAIL) or 2 (could not run)."
 
 setup: ## install what this machine lacks for the build, the demo and the tests
@@ -36,7 +36,7 @@ demo: setup ## start everything on this machine, sell out under load, print the 
 	  echo "building the demo, the first time only: about 2 minutes with 2 cores"
 	@exec $(CARGO) run --profile demo --locked --package demo -- $(ARGS)
 
-# A tool that only the check of the licences needs.
+# Tools that one target each needs.
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # The tests that need a browser; left out where .ci/setup can install none, unless CI is set.
@@ -52,7 +52,7 @@ ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
-test-build test-lock test-demo test-rest test-seeds chaos simulate: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
+test-build test-lock test-demo test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
 test-lock: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
 # Make takes its job server out of MAKEFLAGS for a recipe, and leaves it in MFLAGS: cargo would warn of it.
@@ -139,6 +139,12 @@ chaos: setup ## inject every fault under load and check that nothing is lost (ab
 # The same target directory as the fault suite: the same flags.
 simulate: setup ## simulate the lock and the sale with faults from seeds, until stopped (ARGS='--seed 4711' shows one again)
 	@exec $(CARGO) test --quiet --release --locked --package lab --test simulate --target-dir target/with-chaos -- $(or $(ARGS),--endless)
+
+# Every mutant is built for itself, in a copy of this directory.
+mutants: setup ## change one thing at a time in lock and combiner: is it noticed? (days; ARGS='--shard 0/200' is one part)
+	@command -v cargo-mutants >/dev/null || [ -x $(TOOLS)/bin/cargo-mutants ] || \
+	  { echo "building cargo-mutants, once: about two minutes" && $(CARGO) install --quiet --debug --locked --root $(TOOLS) cargo-mutants@27.1.0; }
+	@PATH="$(TOOLS)/bin:$$PATH" SIMULATE_SEEDS=300 $(CARGO) mutants --workspace --output target $(ARGS)
 
 clean: ## remove everything that was built
 	@$(CARGO) clean

@@ -316,8 +316,10 @@ mod tests {
             (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
             (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
             (mark(fence, old, 3), mark(fence, old, 3), 2),
-            (mark("1 2", "started 9 1 2", 4), mark(fence, old, 3), 2),
-            (mark("1 9", "found 9", 4), mark(fence, old, 3), 2),
+            // not the same as the latest one
+            ([fence.into(), old.into(), "b".into(), entry(3, fence)], mark(fence, old, 3), 3),
+            (mark("1 2", "started 9 1 2", 4), mark(fence, old, 3), 3),
+            (mark("1 9", "found 9", 4), mark(fence, old, 3), 3),
             (mark("1 9", "started 4 1 8", 1), mark("1 9", "started 4 1 8", 1), 0),
             (nothing(), mark("1 9", "started 4 1 8", 1), 0),
         ] {
@@ -337,5 +339,41 @@ mod tests {
         assert_eq!(watermarks.of(&item).others.len(), 1, "it was not sent");
         watermarks.raise(&item, &watermarks.of(&item), None, "started 4 1 8", None);
         assert!(watermarks.of(&item).others.is_empty());
+
+        for number in 0..2 * MOST_OTHERS {
+            let theirs = entry(1, &format!("1 {number}"));
+            let [fence, sale, key] = ["1 9", "started 4 1 8", "c"].map(str::to_owned);
+            watermarks.learn(&item, [fence, sale, key, theirs], true);
+        }
+        assert_eq!(watermarks.of(&item).others.len(), MOST_OTHERS);
+        let later =
+            [("started 5", "started 4"), ("started 4", "started 5"), ("started 4", "started 4")];
+        assert_eq!(later.map(|(sale, than)| is_later(sale, than)), [true, false, false]);
+    }
+
+    /// Goal: what was last seen of an item is told until the item is gone; a check of a few items looks at those first for which
+    /// the store was rolled back, and at another one.
+    #[test]
+    fn what_was_last_seen_of_items() {
+        let watermarks = Watermarks::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| name.parse::<Item>().expect("a valid name"));
+        watermarks.note_holds(&a, false);
+        assert_eq!(watermarks.items(9), []);
+        watermarks.note_holds(&a, true);
+        watermarks.note_level(&b, [1, 2, 3]);
+        assert_eq!(watermarks.with_holds(), [a]);
+        assert_eq!(watermarks.levels(), BTreeMap::from([(b.clone(), [1, 2, 3])]));
+        let rolled_back = || Err::<(), _>(InventoryError::RolledBack { what: String::new() });
+        for item in [&b, &c, &c] {
+            assert!(watermarks.note(item, rolled_back()).is_err());
+        }
+        assert_eq!(watermarks.rolled_back(), 2);
+        assert!(watermarks.note(&b, Err::<(), _>(InventoryError::UnknownItem)).is_err());
+        assert_eq!((watermarks.levels(), watermarks.rolled_back()), (BTreeMap::new(), 1));
+        let few = [1, 2, 9].map(|most| watermarks.items(most));
+        assert_eq!(few.each_ref().map(Vec::len), [1, 2, 3]);
+        assert!(few[0][0] != c && few[1][0] == c && few[2][0] == c);
+        assert!(watermarks.note(&c, Ok(())).is_ok());
+        assert_eq!(watermarks.rolled_back(), 0);
     }
 }

@@ -362,11 +362,14 @@ fn is_stale(error: &InventoryError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::future::pending;
 
-    use fenced_lock::ClusterId;
-    use redis::{ErrorKind, RedisError};
+    use fenced_lock::{ClusterId, MemoryBackend, SessionKeeper, SessionOptions};
+    use redis::{ErrorKind, RedisError, ServerErrorKind};
+    use tokio::time::sleep;
 
     use super::*;
+    use crate::inventory::{Action, OrderId, Quantity, User};
 
     type Fails = fn() -> InventoryError;
 
@@ -378,9 +381,157 @@ mod tests {
         InventoryError::NotReplicated { count: 0, wanted: 1 }
     }
 
+    fn unreachable() -> InventoryError {
+        InventoryError::Unreachable { source: RedisError::from((ErrorKind::Io, "refused")) }
+    }
+
+    fn refused() -> InventoryError {
+        let busy = ErrorKind::Server(ServerErrorKind::BusyLoading);
+        InventoryError::Refused { source: RedisError::from((busy, "it starts")) }
+    }
+
     fn stale() -> InventoryError {
         let token = Token::new(ClusterId(1), 1);
         InventoryError::StaleToken { token, fence: token }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An item whose store cannot be reached, and its lock.
+    struct Shop {
+        service: MemoryBackend,
+        lock: EtcdLock,
+        queue: OrderQueue,
+        item: Item,
+    }
+
+    impl Shop {
+        fn new() -> Self {
+            let (service, options) = (MemoryBackend::new(), SessionOptions::new(10 * SECOND));
+            let sessions = SessionKeeper::start(Arc::new(service.clone()), options);
+            let lock = EtcdLock::new(&SaleContext::without_a_store(None), sessions);
+            let item = "a".parse::<Item>().expect("a valid name");
+            let queue = OrderQueue::new(item.clone(), 9, 10 * SECOND);
+            Self { service, lock, queue, item }
+        }
+
+        fn order(&self, id: &str) -> (Vec<WaitingOrder>, oneshot::Receiver<Answer>) {
+            let (id, user) = (OrderId::new(id).expect("a valid id"), User::default());
+            let (item, quantity, action) = (self.item.clone(), Quantity::ONE, Action::Reserve);
+            let answer = self.queue.push(Order { id, item, quantity, user, action });
+            let tenure = Tenure { key: "a".into(), token: Token::new(ClusterId(1), 1) };
+            (self.queue.take(1, &tenure), answer.expect("room"))
+        }
+
+        /// A batch of one order, under a tenure of so many seconds if another instance waits.
+        async fn batch(&self, seconds: u32) -> (Batch<'_>, oneshot::Receiver<Answer>) {
+            let (hold, _) = self.lock.take(&self.item, None).await.expect("it is free");
+            let ends_at = Instant::now() + seconds * SECOND;
+            let (to, (orders, answer)) =
+                (To::Store { hold, ends_at, queue: &self.queue }, self.order("a"));
+            (Batch { lock: &self.lock, to, orders }, answer)
+        }
+
+        /// Ends the session of the lock.
+        fn revoke(&self) {
+            let session = self.lock.sessions.current().expect("a session");
+            self.service.revoke(session.lease().id);
+        }
+    }
+
+    /// Goal: a batch is sent again after a failure that may pass, and not after a refusal, when its time is over, when all its
+    /// buyers are gone, or, as the sale ends, to a silent store. How it fails at last decides whether its orders go on, whether the
+    /// tenure was lost, and for how long others may have the lock.
+    #[tokio::test(start_paused = true)]
+    async fn how_a_batch_fails() {
+        let now = Instant::now();
+        let all: [(Fails, _, _); 5] = [
+            (no_answer, true, LOST_PAUSE),
+            (unreachable, true, LOST_PAUSE),
+            (not_replicated, true, STORE_PAUSE),
+            (refused, false, STORE_PAUSE),
+            (stale, false, LOST_PAUSE),
+        ];
+        for revoked in [false, true] {
+            let shop = Shop::new();
+            let (batch, _answer) = shop.batch(1).await;
+            if revoked {
+                shop.revoke();
+            }
+            for (fails, may_pass, pause) in all {
+                let error = Arc::new(fails());
+                let is_stale = matches!(*error, InventoryError::StaleToken { .. });
+                assert_eq!(batch.can_repeat(&error, now + SECOND), may_pass, "{error}");
+                assert!(!batch.can_repeat(&error, now), "{error}");
+                let is_lost = is_stale || may_pass && revoked;
+                let pause = if is_lost { LOST_PAUSE } else { pause };
+                let (fates, ending) = batch.failed(&error, now + SECOND);
+                assert!(ending == Some(Ending { is_lost, pause }), "{error}");
+                let goes_on = matches!(fates[..], [Fate::AgainUnderALargerToken]);
+                assert_eq!(goes_on, may_pass || is_stale, "{error}");
+            }
+        }
+        let shop = Shop::new();
+        let (mut batch, answer) = shop.batch(1).await;
+        drop(answer);
+        assert!(!batch.can_repeat(&no_answer(), now + SECOND));
+        let (another, _answer) = shop.order("b");
+        batch.orders.extend(another);
+        assert!(batch.can_repeat(&no_answer(), now + SECOND));
+        shop.lock.context.finishing.cancel();
+        let may_pass =
+            [no_answer, not_replicated].map(|fails| batch.can_repeat(&fails(), now + SECOND));
+        assert_eq!(may_pass, [false, true]);
+    }
+
+    /// Goal: a batch goes on for as long as orders may wait, while the lock is held, and no longer than the tenure if others wait. The
+    /// next order reads the stock first.
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_batch_goes_on() {
+        for (others_wait, tenure, is_revoked, took) in
+            [(false, 2, false, 5), (true, 2, false, 2), (true, 9, false, 5), (false, 9, true, 1)]
+        {
+            let shop = Shop::new();
+            let (batch, _answer) = shop.batch(tenure).await;
+            let order = batch.orders[0].order.clone();
+            let stock_reads = &shop.lock.context.stock_reads;
+            stock_reads.note(&shop.item, 9);
+            let name = shop.lock.name_of(&shop.item);
+            let others = async {
+                if others_wait {
+                    drop(shop.lock.sessions.lock(&name).await);
+                }
+                pending::<()>().await;
+            };
+            let revocation = async {
+                sleep(SECOND).await;
+                if is_revoked {
+                    shop.revoke();
+                }
+                pending::<()>().await;
+            };
+            let ran = tokio::select! {
+                ran = batch.run(&Span::none()) => ran,
+                () = others => unreachable!("it never ends"),
+                () = revocation => unreachable!("it never ends"),
+            };
+            assert_eq!(ran.took.as_secs(), took);
+            assert!(!stock_reads.had_enough_for(&order));
+        }
+    }
+
+    /// Goal: an answer that may change counts only once no earlier attempt can be carried out any more; else the tenure ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_waits_for_a_larger_token() {
+        let shop = Shop::new();
+        let (mut batch, _answer) = shop.batch(1).await;
+        let sold_out = || vec![Ok(Outcome::SoldOut { remaining: 0 })];
+        let (fates, ending) = batch.answered(sold_out());
+        assert!(matches!(fates[..], [Fate::Answered(_)]) && ending.is_none());
+        batch.orders[0].sent.note(batch.to.token(), Some(&Arc::new(no_answer())), None);
+        let (fates, ending) = batch.answered(sold_out());
+        assert!(matches!(fates[..], [Fate::AgainUnderALargerToken]));
+        assert!(ending == Some(Ending { is_lost: false, pause: LOST_PAUSE }));
     }
 
     /// Goal: an order that is sent under several tokens keeps the first and the last token of its attempts without an answer.

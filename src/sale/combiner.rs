@@ -339,10 +339,10 @@ impl Drop for Combiner {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::{MemoryBackend, SessionKeeper, SessionOptions};
+    use fenced_lock::{ClusterId, MemoryBackend, SessionKeeper, SessionOptions, Token};
 
     use super::*;
-    use crate::inventory::{Item, Order};
+    use crate::inventory::{InventoryError, Item, Order};
 
     /// Goal: when the task of an item ends too early, as by a panic, the waiting orders are answered, and the next
     /// order gets another queue.
@@ -358,5 +358,22 @@ mod tests {
         drop(Combiner::new(&lock, &queue));
         assert!(matches!(answer.try_recv(), Ok(Err(SaleError::Stopping))));
         assert!(lock.queues.lock().is_empty());
+    }
+
+    /// Goal: an order that waited too long, and was refused at last since its token was stale, is told that and not of the lock.
+    #[tokio::test]
+    async fn a_stale_order_is_told_so() {
+        let (context, time) = (SaleContext::without_a_store(None), Duration::from_secs(10));
+        let sessions =
+            SessionKeeper::start(Arc::new(MemoryBackend::new()), SessionOptions::new(time));
+        let lock = EtcdLock::new(&context, sessions);
+        let queue = OrderQueue::new(Item::DEFAULT, 9, time);
+        let _answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
+        let token = Token::new(ClusterId(1), 1);
+        let mut waiting = queue.take(1, &Tenure { key: "a".into(), token }).remove(0);
+        assert!(!matches!(too_late(&lock, &waiting), SaleError::Store { .. }));
+        let stale = InventoryError::StaleToken { token, fence: token };
+        waiting.sent = Sent::Stale(Arc::new(stale));
+        assert!(matches!(too_late(&lock, &waiting), SaleError::Store { .. }));
     }
 }

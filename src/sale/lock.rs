@@ -363,3 +363,169 @@ pub(super) fn unavailable(error: impl Into<Arc<LockError>>) -> SaleError {
         _ => SaleError::LockUnavailable { source: source.into() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use fenced_lock::{BackendError, MemoryBackend, SessionOptions};
+    use redis::{ErrorKind, RedisError};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lock whose store cannot be reached, and its service.
+    fn lock() -> (EtcdLock, MemoryBackend) {
+        let service = MemoryBackend::new();
+        let sessions =
+            SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(10 * SECOND));
+        (EtcdLock::new(&SaleContext::without_a_store(None), sessions), service)
+    }
+
+    fn no_answer() -> InventoryError {
+        InventoryError::Unanswered { source: RedisError::from((ErrorKind::Io, "lost")) }
+    }
+
+    fn not_replicated() -> InventoryError {
+        InventoryError::NotReplicated { count: 0, wanted: 1 }
+    }
+
+    fn refusal() -> InventoryError {
+        InventoryError::SaleRefused { why: "sale-running", running: None }
+    }
+
+    /// Goal: a call is repeated under its claim while it may still get an answer, and under the next claim if others wait and a
+    /// repetition is harmless. A refusal ends it, and does not hide that an earlier attempt was not answered.
+    #[tokio::test(start_paused = true)]
+    async fn how_a_call_is_repeated() {
+        type Script = &'static [fn() -> InventoryError];
+        const NO_ANSWER: fn() -> InventoryError = no_answer;
+        let silent: Script = &[NO_ANSWER; 1000];
+        // the failures before an answer; whether others wait, it is sent once, the sale ends, the session is lost; how many attempts,
+        // how it ends, after how many seconds
+        let cases: [(Script, [bool; 4], _, _, _); 12] = [
+            (&[], [false; 4], 1..2, "done", 0),
+            (&[no_answer, not_replicated], [false; 4], 3..4, "done", 0),
+            (&[no_answer], [false, true, false, false], 2..3, "done", 0),
+            (&[refusal], [false; 4], 1..2, "refused", 0),
+            (&[no_answer, refusal], [false; 4], 2..3, "no answer", 0),
+            (silent, [false; 4], 3..999, "no answer", 5),
+            // the next claim waits for an answer of the store
+            (silent, [true, false, false, false], 1..2, "no answer", 5),
+            (silent, [false, false, false, true], 1..2, "no answer", 5),
+            (silent, [true, true, false, false], 1..2, "no answer", 0),
+            (&[not_replicated], [true, false, false, false], 1..2, "too few replicas", 0),
+            (silent, [false, false, true, false], 1..2, "no answer", 0),
+            (&[not_replicated], [false, false, true, false], 2..3, "done", 0),
+        ];
+        for (script, [others, is_sent_once, ends, is_lost], attempts, end, seconds) in cases {
+            let (lock, service) = lock();
+            let (item, sent, began_at) = (Item::DEFAULT, Cell::new(0), Instant::now());
+            if ends {
+                lock.context.finishing.cancel();
+            }
+            let call = |_| {
+                let failure = script.get(sent.replace(sent.get() + 1));
+                let session = lock.sessions.current().expect("a session");
+                if is_lost {
+                    service.revoke(session.lease().id);
+                }
+                let waiter = lock.sessions.mutex(&lock.name_of(&item)).expect("a valid name");
+                async move {
+                    if others {
+                        tokio::spawn(async move { waiter.lock().await.map(drop) });
+                        sleep(SECOND / 100).await;
+                    }
+                    failure.map_or(Ok(()), |fails| Err(fails()))
+                }
+            };
+            let failed = |error| SaleError::of_read(error, &item);
+            let ended = lock.under_own_claims(&item, is_sent_once, call, failed).await;
+            let ended = match ended {
+                Ok(_) => "done",
+                Err(SaleError::Store { source, .. }) => match *source {
+                    InventoryError::SaleRefused { .. } => "refused",
+                    InventoryError::NotReplicated { .. } => "too few replicas",
+                    _ => "no answer",
+                },
+                Err(_) => "another error",
+            };
+            assert_eq!((ended, began_at.elapsed().as_secs()), (end, seconds), "{attempts:?}");
+            assert!(attempts.contains(&sent.get()), "{} of {attempts:?}: {end}", sent.get());
+        }
+    }
+
+    /// Goal: an instance whose store is silent claims nothing until the store answers. If others wait, they have the lock for
+    /// longer from one failure to the next.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_store_is_waited_for() {
+        let (lock, _service) = lock();
+        let item = Item::DEFAULT;
+        let pause = || lock.troubles.lock().get(&item).map(|trouble| trouble.pause);
+        let take = async || timeout(SECOND, lock.take(&item, None)).await.is_ok();
+        let note = |fails: fn() -> InventoryError, others| {
+            lock.note_answer(&item, Some(&Arc::new(fails())), others);
+        };
+        assert!(take().await);
+        note(no_answer, true);
+        assert!(!take().await);
+        assert!(matches!(lock.not_granted(&item), SaleError::Store { .. }));
+        note(not_replicated, true);
+        assert!(take().await);
+        assert!(matches!(lock.not_granted(&item), SaleError::WaitTooLong { .. }));
+        assert_eq!(pause(), Some(2 * STORE_PAUSE));
+        note(no_answer, true);
+        assert_eq!(pause(), Some(2 * STORE_PAUSE));
+        for others in [false, true] {
+            note(if others { not_replicated } else { no_answer }, others);
+            assert_eq!(pause(), Some(STORE_PAUSE));
+        }
+        note(refusal, true);
+        assert_eq!(pause(), None);
+        assert!(take().await);
+        note(no_answer, true);
+        lock.note_answer(&item, None, true);
+        assert!(take().await);
+        note(no_answer, true);
+        lock.context.finishing.cancel();
+        let refused = timeout(SECOND, lock.take(&item, None)).await.expect("it does not wait");
+        let reason = LostReason::Closed;
+        assert_eq!(refused.map(drop), Err(LockError::SessionLost { reason }));
+    }
+
+    /// Goal: what is told of the lock and of the orders that wait is so, and without an answer of the service that is told.
+    #[tokio::test(start_paused = true)]
+    async fn what_the_guard_tells() {
+        let (lock, service) = lock();
+        let item = Item::DEFAULT;
+        let GuardStatus { name, description, .. } = lock.status();
+        let named = lock.lock_name(&"b".parse().expect("a valid name"));
+        assert_eq!((name, description, named), ("etcd", "the lock", Some("a:b".into())));
+        assert!(lock.sessions().is_some());
+        let (held, _) = lock.take(&item, None).await.expect("it is free");
+        assert_eq!(lock.queue(&item).await.expect("it answers").len(), 1);
+        assert!(lock.check().await.is_ok(), "a session holds it");
+        assert_eq!((lock.waiting(), lock.oldest()), (0, Duration::ZERO));
+        let _answer = lock.push(Order::expiring(item.clone())).expect("room");
+        sleep(3 * SECOND).await;
+        assert_eq!((lock.waiting(), lock.oldest().as_secs()), (1, 3));
+        service.set_silent(true);
+        assert!(matches!(lock.check().await, Err(SaleError::LockUnavailable { .. })));
+        while lock.sessions.current().is_some_and(|session| session.is_answered()) {
+            sleep(SECOND / 10).await;
+        }
+        assert!(matches!(lock.not_granted(&item), SaleError::LockUnavailable { .. }));
+        service.set_silent(false);
+        drop(held);
+        lock.close().await;
+        assert!(matches!(lock.queue(&item).await, Err(SaleError::Stopping)));
+        for (kind, is_final) in
+            [(BackendErrorKind::Permanent, true), (BackendErrorKind::Refused, false)]
+        {
+            let error = || LockError::Backend(BackendError::new(kind, "as it says"));
+            assert_eq!(is_refused(&error()), is_final);
+            assert_eq!(matches!(unavailable(error()), SaleError::LockRefused { .. }), is_final);
+        }
+    }
+}

@@ -566,6 +566,7 @@ mod tests {
     use std::sync::Arc;
 
     use fenced_lock::{ClusterId, Token};
+    use tokio::time::timeout;
 
     use super::*;
     use crate::inventory::{InventoryError, OrderId, Quantity, User};
@@ -587,6 +588,10 @@ mod tests {
 
     fn tenure(revision: i64) -> Tenure {
         Tenure { key: format!("lock/1-{revision}").into(), token: token(revision) }
+    }
+
+    fn ids(batch: &[WaitingOrder]) -> Vec<&str> {
+        batch.iter().map(|waiting| waiting.order.id.as_str()).collect()
     }
 
     fn settle(
@@ -612,9 +617,6 @@ mod tests {
     async fn an_order_is_in_one_batch_at_a_time() {
         let queue = OrderQueue::new(Item::DEFAULT, 9, Duration::from_secs(1));
         let push = |id| queue.push(order(id)).expect("room");
-        let ids = |batch: &[WaitingOrder]| {
-            batch.iter().map(|waiting| waiting.order.id.as_str().to_owned()).collect::<Vec<_>>()
-        };
         drop(push("disconnected"));
         let _answers = ["a", "b", "c", "a", "d"].map(push);
         let first = queue.take(2, &tenure(1));
@@ -622,7 +624,73 @@ mod tests {
         assert_eq!([ids(&first), ids(&second)], [vec!["a", "b"], vec!["c"]]);
         put_back(&queue, second);
         put_back(&queue, first);
-        assert_eq!(ids(&queue.take(9, &tenure(1))), ["a", "b", "c", "a", "d"]);
+        let all = queue.take(9, &tenure(1));
+        assert_eq!(ids(&all), ["a", "b", "c", "a", "d"]);
+        put_back(&queue, all);
+        assert_eq!(ids(&queue.take(1, &tenure(1))), ["a"]);
+        let _again = push("a");
+        assert_eq!(ids(&queue.take(9, &tenure(1))), ["b", "c", "d"]);
+    }
+
+    /// Goal: what is told of a queue is so, and a wait for it ends when it should.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_queue_tells() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let queue = OrderQueue::new(Item::DEFAULT, 9, 100 * SECOND);
+        let is_unused =
+            async || timeout(3 * SECOND, queue.until_unused_for(2 * SECOND)).await.is_ok();
+        let (now, has_peers, serves) =
+            (Instant::now, || queue.has_peers(), |revision| queue.serves(&tenure(revision)));
+        assert!(queue.is_unused() && is_unused().await);
+        assert!(timeout_at(now() + SECOND, queue.arrival()).await.is_err());
+        let _answer = queue.push(order("a")).expect("room");
+        assert!(timeout_at(now() + SECOND, queue.arrival()).await.is_ok());
+        assert!(timeout_at(now() + SECOND, queue.until_empty()).await.is_err());
+        assert_eq!((queue.len(), queue.is_unused(), is_unused().await), (1, false, false));
+        let batch = queue.take(9, &tenure(1));
+        assert!(timeout_at(now() + SECOND, queue.until_empty()).await.is_ok());
+        assert_eq!((queue.len(), queue.is_unused(), is_unused().await), (0, false, false));
+        end(&queue, batch);
+        assert!(queue.is_unused());
+
+        assert_eq!(queue.store_answered_at(), None);
+        queue.begin(&Arc::new(tenure(5)));
+        assert_eq!((serves(5), serves(4), has_peers()), (true, false, false));
+        assert_eq!(queue.store_answered_at(), Some(now()));
+        sleep(SECOND).await;
+        queue.store_answered();
+        assert_eq!(queue.store_answered_at(), Some(now()));
+        let _sent = receive(&queue, "a", 5, &["1", "2"].map(order)).expect("it holds");
+        assert!(has_peers());
+        assert_eq!(queue.take(9, &tenure(5)).len(), 2);
+        assert!(queue.push(order("b")).is_ok(), "there is room");
+        queue.end();
+        assert_eq!((serves(5), has_peers()), (false, false));
+    }
+
+    /// Goal: the end of a tenure ends the orders of peers, wherever they wait, and no other one.
+    #[tokio::test]
+    async fn a_tenure_ends_with_the_orders_of_its_peers() {
+        let queue = began(5);
+        let cancel = Order { action: Action::Cancel, ..order("9") };
+        let sent = receive(&queue, "a", 5, &[order("1"), cancel]).expect("it holds");
+        let own = ["1", "2"].map(|id| queue.push(order(id)).expect("room"));
+        let taken = ["9", "2", "1"].map(|id| {
+            let one = queue.take(1, &tenure(5)).remove(0);
+            assert_eq!(one.order.id.as_str(), id);
+            one
+        });
+        end(&queue, taken.into());
+        queue.end();
+        assert_eq!(ids(&queue.take(9, &tenure(6))), ["1"], "it waited behind one of the peer");
+
+        queue.begin(&Arc::new(tenure(7)));
+        let more = receive(&queue, "a", 7, &[Order { action: Action::Cancel, ..order("8") }]);
+        let _own = queue.push(order("3")).expect("room");
+        queue.end();
+        assert_eq!(queue.len(), 1);
+        assert_eq!(ids(&queue.take(9, &tenure(8))), ["3"]);
+        drop((sent, own, more));
     }
 
     /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an
@@ -743,10 +811,6 @@ mod tests {
             assert!(matches!(sent, Err(SaleError::OutcomeUnknown { .. })), "{sent:?}");
             assert!(matches!(not_sent, Err(SaleError::Stopping)), "{not_sent:?}");
         }
-    }
-
-    fn ids(batch: &[WaitingOrder]) -> Vec<&str> {
-        batch.iter().map(|waiting| waiting.order.id.as_str()).collect()
     }
 
     fn frame(sender: &str, revision: i64, orders: &[Order]) -> Frame {

@@ -449,8 +449,10 @@ mod tests {
             self.answer(if was_there { Released::Done } else { Released::Gone }).await
         }
 
-        async fn queue(&self, _: &str, _: usize) -> Result<Vec<QueueEntry>, BackendError> {
-            Ok(Vec::new())
+        async fn queue(&self, _: &str, most: usize) -> Answered<Vec<QueueEntry>> {
+            let claims = &self.queue.lock().unwrap().1;
+            let entry = |(_, claim): &(_, Claim)| QueueEntry::new(claim.lease, claim.key());
+            Ok(claims.iter().take(most).map(entry).collect())
         }
     }
 
@@ -491,7 +493,7 @@ mod tests {
             }
             waiters.join_all().await;
             let mutex = session.mutex("a").unwrap();
-            let _guard = mutex.lock().await.unwrap();
+            let guard = mutex.lock().await.unwrap();
             let length = || service.queue.lock().unwrap().1.len();
             let waiter = || {
                 let mutex = mutex.clone();
@@ -500,6 +502,8 @@ mod tests {
             drop(mutex.try_lock().await);
             let aborted = waiter();
             eventually("it waits", async || length() == 2).await;
+            assert_eq!(mutex.queue().await.unwrap().len(), 2);
+            assert_eq!(mutex.probe().await.unwrap().unwrap().key, guard.key());
             aborted.abort();
             eventually("nothing is left", async || length() + service.waiters.count() == 2).await;
             let waiter = waiter();

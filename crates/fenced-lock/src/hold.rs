@@ -179,7 +179,9 @@ mod tests {
         let (claim, owner) = (inner.new_claim(&"a".into(), None), Owner::new().id);
         let hold = Hold::begin(inner, claim, None, owner, token, Duration::ZERO, ticket);
         assert_eq!(hold.enter(), Ok(true));
+        assert!(inner.hold_of("a").is_some());
         assert_eq!([(); 3].map(|()| hold.exit()), [false, true, false]);
+        assert!(inner.hold_of("a").is_none(), "it is not kept for re-entry");
         assert_eq!(hold.enter(), Ok(false));
         drop(backend);
         assert!(hold.is_lost());

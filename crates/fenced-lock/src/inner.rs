@@ -296,3 +296,23 @@ impl<T: GrantToken> SessionInner<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryBackend, Session};
+
+    /// Goal: a name has one room for as long as a claim of it is under way, and no memory after that.
+    #[tokio::test(start_paused = true)]
+    async fn rooms_are_given_back() {
+        let options = SessionOptions::new(Duration::from_secs(10));
+        let session = Session::open(Arc::new(MemoryBackend::new()), options).await;
+        let inner = &session.expect("it is in memory").inner;
+        let kept = inner.room_for(&"kept".into());
+        for name in 0..1000 {
+            inner.room_for(&name.to_string().into());
+        }
+        assert!(Arc::ptr_eq(&kept, &inner.room_for(&"kept".into())));
+        assert!(inner.room.lock().len() < 100);
+    }
+}

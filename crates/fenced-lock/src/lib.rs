@@ -112,6 +112,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// tests are written as users write
+#[cfg(test)]
+extern crate self as fenced_lock;
+
 mod acquire;
 pub mod asked;
 mod backend;
@@ -154,6 +158,8 @@ mod renewal;
 mod session;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod shared;
+#[cfg(all(test, feature = "file"))]
+mod tests;
 #[cfg(any(feature = "postgres-tls", feature = "redis-tls", feature = "zookeeper-tls"))]
 #[allow(dead_code, reason = "not every client uses all of it")]
 mod tls;

@@ -39,7 +39,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     first: u64,
     /// How many seeds; 2,000, and with `--controls` 10,000.
-    #[arg(long)]
+    #[arg(long, env = "SIMULATE_SEEDS")]
     seeds: Option<u64>,
     /// Run one of so many seeds.
     #[arg(long, default_value_t = 1)]

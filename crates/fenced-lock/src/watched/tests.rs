@@ -92,6 +92,57 @@ fn claims_of_one_place_are_told_apart() {
     assert_status(&ticket, ClaimStatus::Waiting);
     queue.apply(vec![delete("9-2", 9)]);
     assert_status(&ticket, GRANTED);
+
+    let (mut queue, ticket) = waiting();
+    assert!(load(&mut queue, &[("9-1", 5), ("9-2", 5), ("1-1", 7)], 7, 7));
+    queue.apply(vec![delete("9-1", 8), delete("9-2", 8)]);
+    assert_status(&ticket, GRANTED);
+}
+
+/// What the events of a claim said, one after the other.
+impl About for Vec<i64> {
+    fn asks(&self) -> bool {
+        true
+    }
+
+    fn renew(&mut self, newer: Self) {
+        self.extend(newer);
+    }
+}
+
+/// Goal: a claim that is put again at its place stays the same one; at another place it is a new one.
+#[test]
+fn a_claim_is_known_by_its_place() {
+    let mut queue = WatchedQueue::default();
+    assert!(queue.load(Vec::new(), 0, 0));
+    for (change, place, told) in [(5, 5, vec![5]), (6, 5, vec![5, 6]), (7, 7, vec![7])] {
+        let put = Some((place, vec![change]));
+        queue.apply(vec![Event { key: OWN.into(), change, put }]);
+        assert_eq!(queue.get(OWN), Some(&told));
+    }
+    assert_eq!([OWN, b"9-1"].map(|key| queue.contains(key)), [true, false]);
+    assert!(queue.keys().map(|key| &**key).eq([OWN]));
+}
+
+/// Goal: a service may say who is the first: that claim is granted.
+#[test]
+fn the_service_may_say_who_is_first() {
+    let (queue, ticket) = waiting();
+    queue.granted(OWN);
+    assert_status(&ticket, GRANTED);
+}
+
+/// Goal: a map gives back memory that it has no more use for, and keeps some room.
+#[test]
+fn a_map_shrinks() {
+    let mut map: HashMap<_, _> = (0..1000).map(|number| (number, number)).collect();
+    for (left, shrinks) in [(900, false), (100, true)] {
+        map.retain(|number, _| *number < left);
+        let before = map.capacity();
+        shrink(&mut map);
+        assert_eq!(map.capacity() < before, shrinks);
+    }
+    assert!(map.capacity() >= 200);
 }
 
 /// Goal: events that wait for a list do not pile up. A list that is older than dropped events is not enough.
@@ -99,13 +150,14 @@ fn claims_of_one_place_are_told_apart() {
 fn early_events_are_bounded() {
     let mut queue = WatchedQueue::default();
     for change in 1..=100_000 {
-        queue.apply(vec![put("9-1", change)]);
+        // not as many as fit
+        queue.apply([put("9-1", change), put("9-2", change), put("9-3", change)].into());
         assert!(queue.early.as_ref().is_some_and(|early| early.len() <= MAX_EARLY));
     }
     assert!(!load(&mut queue, &[], 50_000, 0));
     assert!(!queue.is_current());
     assert!(load(&mut queue, &[], 99_999, 0));
-    assert_eq!(queue.claims.len(), 1, "the last event is on top of the list");
+    assert_eq!(queue.claims.len(), 3, "the last events are on top of the list");
 }
 
 /// Goal: a waiter does not wait for ever in a queue that its process may no longer read. A waiter that an earlier watch still

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 use fenced_lock::{
-    Backend, BackendErrorKind, EtcdBackend, EtcdOptions, GrantToken, Guard, LockError,
-    MemoryBackend, Mutex, Session, SessionOptions, Token,
+    Backend, BackendErrorKind, EtcdBackend, EtcdOptions, GrantToken, LockError, MemoryBackend,
+    Mutex, Session, SessionOptions, Token,
 };
 use hyper::Method;
 use testkit::server::{Kind, Private};
 use testkit::shared::shared_endpoint;
-use testkit::wait::eventually;
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Proxy, Run, probe, run};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+
+pub(crate) use super::faulty::{kind_of, queue_length, queue_of, unseen_waiter, waiter};
 
 /// The TTL in the contract: short, since some tests wait for it to pass.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -133,53 +133,10 @@ pub(crate) trait ServerLab: FoundLab<Token = Token> {
     async fn claims_and_sessions(&self, server: &Private<Self::Kind>) -> (u64, u64);
 }
 
-/// The keys in the queue of a lock, the holder's first.
-pub(crate) async fn queue_of<T: GrantToken>(mutex: &Mutex<T>) -> Vec<String> {
-    mutex.queue().await.unwrap().into_iter().map(|entry| entry.key).collect()
-}
-
-/// Waits until the queue is so long.
-pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize) {
-    let what = format!("a queue of {length} for {}", mutex.name());
-    eventually(&what, async || match mutex.queue().await {
-        Ok(queue) => queue.len() == length,
-        // a server that has much to do may answer late
-        Err(error) if error.is_retryable() => false,
-        Err(error) => panic!("{error}"),
-    })
-    .await;
-}
-
-/// A waiter in a task, seen in the queue.
-pub(crate) async fn waiter<T: GrantToken>(
-    mutex: &Mutex<T>,
-    length: usize,
-) -> JoinHandle<Result<Guard<T>, LockError>> {
-    let waiter = unseen_waiter(mutex);
-    queue_length(mutex, length).await;
-    waiter
-}
-
-/// A waiter in a task, whose claim may still be on its way.
-pub(crate) fn unseen_waiter<T: GrantToken>(
-    mutex: &Mutex<T>,
-) -> JoinHandle<Result<Guard<T>, LockError>> {
-    let mutex = mutex.clone();
-    tokio::spawn(async move { mutex.lock().await })
-}
-
 /// Options with some of them set.
 pub(crate) fn with<O>(mut options: O, set: impl FnOnce(&mut O)) -> O {
     set(&mut options);
     options
-}
-
-/// The kind of the backend's error.
-pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind {
-    match result.unwrap_err() {
-        LockError::Backend(error) => error.kind,
-        other => panic!("not an error of the backend: {other}"),
-    }
 }
 
 /// Checks that this was refused for good, and that the error says so.

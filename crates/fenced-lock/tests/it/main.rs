@@ -3,13 +3,13 @@
 #![allow(clippy::incompatible_msrv, reason = "tests run on the Rust of the workspace")]
 #![allow(clippy::large_futures, reason = "the stack of a test has room for them")]
 
-mod claims;
 mod contract;
 mod etcd;
 mod examples;
+#[path = "../../src/tests/faulty.rs"]
+#[allow(dead_code, reason = "the unit tests use all of it")]
 mod faulty;
 mod file;
-mod keeper;
 mod lab;
 mod members;
 mod options;
@@ -22,7 +22,6 @@ mod postgres_advisory;
 mod promises;
 mod redis;
 mod redlock;
-mod session;
 mod silent;
 mod zookeeper;
 

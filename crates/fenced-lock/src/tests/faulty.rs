@@ -7,30 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, Claim, Clock, Ends, Guard, Lease, MemoryBackend,
-    Mutex, ObservedClaim, Promises, PutMode, QueueEntry, Released, Session, SessionOptions, Ticket,
+    Backend, BackendError, BackendErrorKind, Claim, Clock, Ends, GrantToken, Guard, Lease,
+    LockError, MemoryBackend, Mutex, ObservedClaim, Promises, PutMode, QueueEntry, Released,
+    Ticket,
 };
+use testkit::wait::eventually;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
-
-/// The TTL in paused time.
-pub(crate) const TTL: Duration = Duration::from_secs(10);
-
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-
-pub(crate) async fn session(backend: &Arc<FaultyBackend>) -> Session {
-    Session::open(Arc::clone(backend) as _, SessionOptions::new(TTL)).await.unwrap()
-}
-
-/// A session at a service of its own, its mutex `a`, and a guard of that.
-pub(crate) async fn held() -> (Arc<FaultyBackend>, Session, Mutex, Guard) {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    let mutex = session.mutex("a").unwrap();
-    let guard = mutex.lock().await.unwrap();
-    (backend, session, mutex, guard)
-}
 
 /// The fault of one request.
 #[derive(Clone, Copy, Debug)]
@@ -205,5 +190,48 @@ impl<B: Backend + ?Sized> Backend for FaultyBackend<B> {
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         self.service.queue(name).await
+    }
+}
+
+/// The keys in the queue of a lock, the holder's first.
+pub(crate) async fn queue_of<T: GrantToken>(mutex: &Mutex<T>) -> Vec<String> {
+    mutex.queue().await.unwrap().into_iter().map(|entry| entry.key).collect()
+}
+
+/// Waits until the queue is so long.
+pub(crate) async fn queue_length<T: GrantToken>(mutex: &Mutex<T>, length: usize) {
+    let what = format!("a queue of {length} for {}", mutex.name());
+    eventually(&what, async || match mutex.queue().await {
+        Ok(queue) => queue.len() == length,
+        // a server that has much to do may answer late
+        Err(error) if error.is_retryable() => false,
+        Err(error) => panic!("{error}"),
+    })
+    .await;
+}
+
+/// A waiter in a task, seen in the queue.
+pub(crate) async fn waiter<T: GrantToken>(
+    mutex: &Mutex<T>,
+    length: usize,
+) -> JoinHandle<Result<Guard<T>, LockError>> {
+    let waiter = unseen_waiter(mutex);
+    queue_length(mutex, length).await;
+    waiter
+}
+
+/// A waiter in a task, whose claim may still be on its way.
+pub(crate) fn unseen_waiter<T: GrantToken>(
+    mutex: &Mutex<T>,
+) -> JoinHandle<Result<Guard<T>, LockError>> {
+    let mutex = mutex.clone();
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// The kind of the backend's error.
+pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T, LockError>) -> BackendErrorKind {
+    match result.unwrap_err() {
+        LockError::Backend(error) => error.kind,
+        other => panic!("not an error of the backend: {other}"),
     }
 }

@@ -11,8 +11,8 @@ use testkit::wait::{eventually, within};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
-use super::lab::{kind_of, queue_of};
+use super::faulty::{Fault, FaultyBackend, kind_of, queue_of};
+use super::{SECOND, TTL, held, session};
 
 /// Goal: a TTL of for ever becomes one of a day, with any backend, and is renewed. A margin that would leave no time for a
 /// renewal does not end the session.
@@ -177,8 +177,10 @@ async fn a_backend_that_panics_leaves_no_claim() {
     backend.release.next(Some(Fault::Panics));
     backend.renew.next(Some(Fault::Panics));
     assert!(mutex.try_lock().await.is_err());
+    assert!(!session.is_answered());
     eventually("it is withdrawn", async || queue_of(&mutex).await.is_empty()).await;
     mutex.lock().await.unwrap().unlock().await.unwrap();
+    assert!(session.is_answered());
     sleep(4 * TTL).await;
     assert_eq!(session.lost_reason(), None);
 }
@@ -208,7 +210,7 @@ async fn closing_drains_the_releases() {
     drop(guard);
     session.close().await.unwrap_err();
     assert_eq!((backend.release.count(), backend.close.count()), (4, 1));
-    let free = super::faulty::session(&backend).await.mutex("a").unwrap();
+    let free = super::session(&backend).await.mutex("a").unwrap();
     drop(free.try_lock().await.unwrap().expect("the claim was withdrawn, not left to its lease"));
 }
 
@@ -230,7 +232,8 @@ async fn a_second_close_tells_the_same() {
     assert_eq!(backend.close.count(), asked);
 }
 
-/// Goal: the lease of a lost session is given back, with patience, and not for ever; it waits for no claim of the session.
+/// Goal: the lease of a lost session is given back, a margin after the loss, with patience, and not for ever; it waits for no claim
+/// of the session.
 #[tokio::test(start_paused = true)]
 async fn closing_after_a_loss_is_bounded() {
     let (backend, session, _, guard) = held().await;
@@ -239,6 +242,8 @@ async fn closing_after_a_loss_is_bounded() {
     backend.close.always(Fault::Fails(BackendErrorKind::Transient));
     drop(guard);
     assert_eq!(session.lost().await, LostReason::Expired);
+    sleep(SECOND / 2).await;
+    assert_eq!(backend.close.count(), 0, "a holder may still act on the loss");
     sleep(2 * TTL).await;
     let asked = backend.close.count();
     assert!((2..100).contains(&asked), "{asked} requests");
@@ -246,17 +251,21 @@ async fn closing_after_a_loss_is_bounded() {
     assert_eq!(backend.close.count(), asked);
 }
 
-/// Goal: a close that succeeds sends one request, and no renewal outlives it, so nothing of the session is left in the backend.
+/// Goal: a close that succeeds, or finds the lease gone, sends one request, and no renewal outlives it, so nothing of the session
+/// is left in the backend.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_revoked_once() {
-    let backend = FaultyBackend::new();
-    let session = session(&backend).await;
-    backend.renew.always(Fault::Hangs);
-    eventually("a renewal is under way", async || backend.renew.under_way() == 1).await;
-    session.close().await.unwrap();
-    assert_eq!(backend.renew.under_way(), 0);
-    session.close().await.unwrap();
-    drop(session);
-    sleep(TTL).await;
-    assert_eq!(backend.close.count(), 1);
+    for fault in [None, Some(Fault::Fails(BackendErrorKind::LeaseGone))] {
+        let backend = FaultyBackend::new();
+        let session = session(&backend).await;
+        backend.renew.always(Fault::Hangs);
+        backend.close.next(fault);
+        eventually("a renewal is under way", async || backend.renew.under_way() == 1).await;
+        session.close().await.unwrap();
+        assert_eq!(backend.renew.under_way(), 0);
+        session.close().await.unwrap();
+        drop(session);
+        sleep(TTL).await;
+        assert_eq!(backend.close.count(), 1);
+    }
 }

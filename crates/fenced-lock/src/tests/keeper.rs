@@ -9,8 +9,8 @@ use fenced_lock::{
 use testkit::wait::{eventually, within};
 use tokio::time::{Instant, sleep};
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held};
-use super::lab::{kind_of, queue_of, waiter};
+use super::faulty::{Fault, FaultyBackend, kind_of, queue_of, waiter};
+use super::{SECOND, TTL, held};
 
 /// Goal: the errors of a loss and of a wait say what was lost or waited for, and for how long.
 #[tokio::test(start_paused = true)]
@@ -225,7 +225,7 @@ async fn a_service_that_refuses_everything_is_left_alone() {
         let _second = tracing::Dispatch::new(second);
         let _recorded = tracing::subscriber::set_default(events);
         let backend = FaultyBackend::new();
-        let session = super::faulty::session(&backend).await;
+        let session = super::session(&backend).await;
         let mutex = session.mutex("a").unwrap();
         let faults =
             [&backend.open, &backend.put, &backend.release, &backend.renew, &backend.close];

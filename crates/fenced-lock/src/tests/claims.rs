@@ -5,10 +5,10 @@ use std::sync::Arc;
 use fenced_lock::{BackendErrorKind, LockError, LostReason, Owner, Session, SessionOptions};
 use futures_util::future::join_all;
 use testkit::wait::{eventually, within};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::faulty::{Fault, FaultyBackend, SECOND, TTL, held, session};
-use super::lab::{queue_of, waiter};
+use super::faulty::{Fault, FaultyBackend, queue_of, waiter};
+use super::{SECOND, TTL, held, session};
 
 /// Goal: as documented, a drop returns before the release is done, so a try right after it may still find the lock taken;
 /// `unlock` waits.
@@ -37,7 +37,7 @@ async fn a_hold_that_is_being_released_cannot_be_entered() {
 }
 
 /// Goal: a hand-over in two steps whose release was done but not answered goes on: a hold counts as lost only if it is gone for
-/// another reason. A hand-over that is refused leaves neither claim behind.
+/// another reason, and then it does. A hand-over that is refused leaves neither claim behind.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_survives_a_lost_answer() {
     let (backend, _, mutex, guard) = held().await;
@@ -48,6 +48,41 @@ async fn a_hand_over_survives_a_lost_answer() {
     backend.release.next(Some(Fault::Fails(BackendErrorKind::Permanent)));
     assert!(guard.requeue().await.is_err());
     eventually("nothing is left", async || queue_of(&mutex).await.is_empty()).await;
+    let guard = mutex.lock().await.unwrap();
+    let key = guard.key();
+    backend.release.next(Some(Fault::Slow(SECOND)));
+    let (lost, ()) = tokio::join!(guard.requeue(), async { backend.service.delete(&key) });
+    assert!(matches!(lost, Err(LockError::Lost { .. })));
+}
+
+/// Goal: a guard knows its lock's name, how long its claim took and, without asking, when another one waits; the queue shows the
+/// session's label.
+#[tokio::test(start_paused = true)]
+async fn what_a_guard_tells() {
+    let (backend, options) = (FaultyBackend::new(), SessionOptions::new(TTL).label("label"));
+    let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+    let mutex = session.mutex("a").unwrap();
+    backend.put.next(Some(Fault::Slow(SECOND)));
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!((guard.name(), guard.enqueued_in().as_secs()), ("a", 1));
+    assert_eq!(mutex.queue().await.unwrap()[0].label.as_deref(), Some("label"));
+    assert!(timeout(SECOND, guard.contended()).await.is_err());
+    let _next = waiter(&mutex, 2).await;
+    timeout(SECOND, guard.contended()).await.unwrap();
+}
+
+/// Goal: the longest hold ends a tenth of its length late, and its claim is released once, also if that is under way.
+#[tokio::test(start_paused = true)]
+async fn the_longest_hold_is_released_once() {
+    let (backend, options) = (FaultyBackend::new(), SessionOptions::new(TTL).hold_for(SECOND));
+    let session = Session::open(Arc::clone(&backend) as _, options).await.unwrap();
+    let mutex = session.mutex("a").unwrap();
+    let (_first, began_at) = (mutex.lock().await.unwrap(), Instant::now());
+    let second = mutex.lock().await.unwrap();
+    assert_eq!(began_at.elapsed().as_millis() / 10, 110);
+    backend.release.next(Some(Fault::Slow(2 * SECOND)));
+    second.unlock().await.unwrap();
+    assert_eq!(backend.release.count(), 2);
 }
 
 /// Goal: a request for a turn is repeated until it is done, also after a refusal for good: a password that changes passes. The
