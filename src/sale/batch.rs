@@ -364,22 +364,15 @@ mod tests {
     use std::cell::RefCell;
     use std::future::pending;
 
-    use fenced_lock::{ClusterId, MemoryBackend, SessionKeeper, SessionOptions};
+    use fenced_lock::{ClusterId, MemoryBackend};
     use redis::{ErrorKind, RedisError, ServerErrorKind};
     use tokio::time::sleep;
 
     use super::*;
     use crate::inventory::{Action, OrderId, Quantity, User};
+    use crate::sale::lock::tests::{SECOND, lock, no_answer, not_replicated};
 
     type Fails = fn() -> InventoryError;
-
-    fn no_answer() -> InventoryError {
-        InventoryError::Unanswered { source: RedisError::from((ErrorKind::Io, "lost")) }
-    }
-
-    fn not_replicated() -> InventoryError {
-        InventoryError::NotReplicated { count: 0, wanted: 1 }
-    }
 
     fn unreachable() -> InventoryError {
         InventoryError::Unreachable { source: RedisError::from((ErrorKind::Io, "refused")) }
@@ -395,8 +388,6 @@ mod tests {
         InventoryError::StaleToken { token, fence: token }
     }
 
-    const SECOND: Duration = Duration::from_secs(1);
-
     /// An item whose store cannot be reached, and its lock.
     struct Shop {
         service: MemoryBackend,
@@ -407,9 +398,7 @@ mod tests {
 
     impl Shop {
         fn new() -> Self {
-            let (service, options) = (MemoryBackend::new(), SessionOptions::new(10 * SECOND));
-            let sessions = SessionKeeper::start(Arc::new(service.clone()), options);
-            let lock = EtcdLock::new(&SaleContext::without_a_store(None), sessions);
+            let (lock, service) = lock();
             let item = "a".parse::<Item>().expect("a valid name");
             let queue = OrderQueue::new(item.clone(), 9, 10 * SECOND);
             Self { service, lock, queue, item }

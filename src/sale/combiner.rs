@@ -339,20 +339,18 @@ impl Drop for Combiner {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::{ClusterId, MemoryBackend, SessionKeeper, SessionOptions, Token};
+    use fenced_lock::{ClusterId, Token};
 
     use super::*;
     use crate::inventory::{InventoryError, Item, Order};
+    use crate::sale::lock::tests::{SECOND, lock};
 
     /// Goal: when the task of an item ends too early, as by a panic, the waiting orders are answered, and the next
     /// order gets another queue.
     #[tokio::test]
     async fn a_queue_ends_with_its_task() {
-        let (context, time) = (SaleContext::without_a_store(None), Duration::from_secs(10));
-        let backend = Arc::new(MemoryBackend::new());
-        let lock =
-            EtcdLock::new(&context, SessionKeeper::start(backend, SessionOptions::new(time)));
-        let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, time));
+        let (lock, _service) = lock();
+        let queue = Arc::new(OrderQueue::new(Item::DEFAULT, 9, 10 * SECOND));
         lock.queues.lock().insert(Item::DEFAULT, Arc::clone(&queue));
         let mut answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
         drop(Combiner::new(&lock, &queue));
@@ -363,11 +361,8 @@ mod tests {
     /// Goal: an order that waited too long, and was refused at last since its token was stale, is told that and not of the lock.
     #[tokio::test]
     async fn a_stale_order_is_told_so() {
-        let (context, time) = (SaleContext::without_a_store(None), Duration::from_secs(10));
-        let sessions =
-            SessionKeeper::start(Arc::new(MemoryBackend::new()), SessionOptions::new(time));
-        let lock = EtcdLock::new(&context, sessions);
-        let queue = OrderQueue::new(Item::DEFAULT, 9, time);
+        let (lock, _service) = lock();
+        let queue = OrderQueue::new(Item::DEFAULT, 9, 10 * SECOND);
         let _answer = queue.push(Order::expiring(Item::DEFAULT)).expect("room");
         let token = Token::new(ClusterId(1), 1);
         let mut waiting = queue.take(1, &Tenure { key: "a".into(), token }).remove(0);

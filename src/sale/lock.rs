@@ -365,7 +365,7 @@ pub(super) fn unavailable(error: impl Into<Arc<LockError>>) -> SaleError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::cell::Cell;
 
     use fenced_lock::{BackendError, MemoryBackend, SessionOptions};
@@ -373,21 +373,21 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    pub(in crate::sale) const SECOND: Duration = Duration::from_secs(1);
 
     /// A lock whose store cannot be reached, and its service.
-    fn lock() -> (EtcdLock, MemoryBackend) {
+    pub(in crate::sale) fn lock() -> (EtcdLock, MemoryBackend) {
         let service = MemoryBackend::new();
         let sessions =
             SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(10 * SECOND));
         (EtcdLock::new(&SaleContext::without_a_store(None), sessions), service)
     }
 
-    fn no_answer() -> InventoryError {
+    pub(in crate::sale) fn no_answer() -> InventoryError {
         InventoryError::Unanswered { source: RedisError::from((ErrorKind::Io, "lost")) }
     }
 
-    fn not_replicated() -> InventoryError {
+    pub(in crate::sale) fn not_replicated() -> InventoryError {
         InventoryError::NotReplicated { count: 0, wanted: 1 }
     }
 

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::{MemoryBackend, Session};
 
-    /// Goal: a name has one room for as long as a claim of it is under way, and no memory after that.
+    /// Goal: all claims of a name that are under way share one room. A room without a claim is forgotten.
     #[tokio::test(start_paused = true)]
     async fn rooms_are_given_back() {
         let options = SessionOptions::new(Duration::from_secs(10));

@@ -23,15 +23,9 @@ pub const FRAME_LIFE: Duration = Duration::from_secs(2);
 /// last life.
 pub struct SimulatedLink {
     pub world: Weak<World>,
-    /// The process whose link it is.
+    /// The instance and the process whose link it is.
+    pub number: usize,
     pub from: String,
-}
-
-impl SimulatedLink {
-    fn number(&self) -> usize {
-        let number = self.from[1..].split('.').next().and_then(|number| number.parse().ok());
-        number.expect("a process has the number of its instance")
-    }
 }
 
 #[async_trait]
@@ -70,7 +64,7 @@ impl Link for SimulatedLink {
         if is_cut {
             deliver(&world, number, late, frame, None);
             if let Some(after) = dies.filter(|_| faults.may(Fault::Killed)) {
-                world.end_sender(self.number(), after);
+                world.end_sender(self.number, after);
             }
             return Err(LinkError::NoAnswer("the link broke".into()));
         }

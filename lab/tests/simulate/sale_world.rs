@@ -403,8 +403,8 @@ impl World {
                 wait_timeout: self.shape.wait_timeout,
                 etcd: None,
                 peers: self.shape.peers[number].then(|| {
-                    let link =
-                        SimulatedLink { world: Arc::downgrade(self), from: process.name.clone() };
+                    let (world, from) = (Arc::downgrade(self), process.name.clone());
+                    let link = SimulatedLink { world, number, from };
                     Arc::new(Peers::new(&format!("p{number}"), Arc::new(link)))
                 }),
             };

@@ -161,11 +161,6 @@ impl StoreEnd {
         wire.wake();
         wire.wake_server();
     }
-
-    /// Whether the client has closed the connection.
-    pub(crate) fn is_left(&self) -> bool {
-        self.wire.lock().is_left
-    }
 }
 
 /// The number of a line of this kind; `None` until the line is complete.
