@@ -142,6 +142,18 @@ fn figures_are_those_of_the_tables() {
 }
 
 /// A line of a table, by column.
+/// Goal: the table of the simulator's controls has a row for each control and no other.
+#[test]
+fn each_control_of_the_simulator_is_in_its_table() {
+    let source = read("lab/tests/simulate/controls.rs");
+    let (_, list) = source.split_once("CONTROLS: ").unwrap();
+    let (list, _) = list.split_once("];").unwrap();
+    let controls: Vec<_> =
+        list.split("(\"").skip(1).filter_map(|row| row.split('"').next()).collect();
+    let table = table("docs/safety/simulated.csv");
+    assert_eq!(controls, table.iter().map(|row| &*row["without"]).collect::<Vec<_>>());
+}
+
 type Row = BTreeMap<String, String>;
 
 /// The lines of a file in CSV. A comma within quotes does not end a cell.

@@ -84,6 +84,10 @@ async fn a_sale_is_run_from_a_shell() {
     let proxy = Running::start(proxy, OPTIONS);
     let at_proxy = format!("{pause} --timeout 1s --url http://{}", proxy.address);
     sale(&at_proxy, 3, &["UNKNOWN", "answers: 503"]).await;
+    // where it is not known whether a sale would be replaced, no start is sent
+    let start = format!("start --stock 5 --timeout 1s --url http://{}", proxy.address);
+    let said = sale(&start, 1, &["answers: 503"]).await;
+    assert!(!said.contains("To repeat this very call"), "{said}");
     sale(pause, 0, &["Done before, at ", "paused true", "version 2: paused"]).await;
 
     // once unknown, a call stays unknown, whatever its repetition is told
