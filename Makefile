@@ -49,6 +49,9 @@ TEST := $(CARGO) test --no-fail-fast
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock.
 ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/serde,fenced-lock/zookeeper-tls
 
+# Optimised, in a profile of its own.
+SIMULATE := $(CARGO) test --locked --profile simulate --package simulator --test simulate
+
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
@@ -76,7 +79,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 test-build:
-	@$(TEST) $(ALL) --no-run
+	@$(TEST) $(ALL) --exclude simulator --no-run
 
 # Tests whose server is not installed are left out, and say so; where CI is set, they fail. The three run side by side, each about as long.
 test-lock:
@@ -93,8 +96,8 @@ test-rest:
 
 # Behind the others: it takes all cores, and they measure time.
 test-seeds:
-	@$(TEST) $(ALL) --test simulate -- --seeds 2000
-	@$(TEST) $(ALL) --test simulate -- --controls
+	@$(SIMULATE) -- --seeds 2000
+	@$(SIMULATE) -- --controls
 
 test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
 	@echo "== lints, as shipped"
@@ -136,9 +139,8 @@ screenshots: ## make the pictures and the recording of docs/page (needs pngquant
 chaos: setup ## inject every fault under load and check that nothing is lost (about fifteen minutes)
 	@exec $(LAB) --target-dir target/with-chaos -- chaos $(ARGS)
 
-# The same target directory as the fault suite: the same flags.
 simulate: setup ## simulate the lock and the sale with faults from seeds, until stopped (ARGS='--seed 4711' shows one again)
-	@exec $(CARGO) test --quiet --release --locked --package lab --test simulate --target-dir target/with-chaos -- $(or $(ARGS),--endless)
+	@exec $(SIMULATE) -- $(or $(ARGS),--endless)
 
 # Every mutant is built for itself, in a copy of this directory.
 mutants: setup ## change one thing at a time in lock and combiner: is it noticed? (days; ARGS='--shard 0/200' is one part)

@@ -145,7 +145,7 @@ fn figures_are_those_of_the_tables() {
 /// Goal: the table of the simulator's controls has a row for each control and no other.
 #[test]
 fn each_control_of_the_simulator_is_in_its_table() {
-    let source = read("lab/tests/simulate/controls.rs");
+    let source = read("crates/simulator/tests/simulate/controls.rs");
     let (_, list) = source.split_once("CONTROLS: ").unwrap();
     let (list, _) = list.split_once("];").unwrap();
     let controls: Vec<_> =

@@ -1,12 +1,5 @@
 //! The store of the simulator against the real Redis.
 
-#[allow(dead_code, reason = "the simulator uses the rest")]
-#[path = "../simulate/chance.rs"]
-mod chance;
-#[allow(dead_code, reason = "the simulator uses the rest")]
-#[path = "../simulate/store/mod.rs"]
-mod store;
-
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,12 +13,11 @@ use flash_sale::inventory::{
 };
 use parking_lot::Mutex;
 use redis::{Client, Cmd, Connection, ConnectionLike as _, Value};
+use simulator::{
+    Chance, Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Content, connection,
+};
 use testkit::{PrivateRedis, RedisOptions};
-
 use tokio::time::sleep;
-
-use chance::Chance;
-use store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, Value as Content};
 
 const SEEDS: u64 = 40;
 const STEPS: u32 = 60;
@@ -256,7 +248,16 @@ fn dumped(data: &Data) -> impl Iterator<Item = Dumped> {
 }
 
 /// The random choices of calls and their arguments.
-impl Chance {
+trait Draws {
+    fn id(&mut self) -> SaleId;
+    fn token(&mut self, latest: &mut i64) -> Option<Token>;
+    fn order(&mut self) -> Order;
+    fn sale(&mut self, now: u64) -> NewSale;
+    fn change(&mut self) -> ChangeCall;
+    fn damage(&mut self) -> Vec<Text>;
+}
+
+impl Draws for Chance {
     fn id(&mut self) -> SaleId {
         self.pick(&["a", "b", "c", "d.1"]).parse().unwrap()
     }
@@ -370,7 +371,7 @@ async fn the_simulated_store_answers_as_redis_does() {
     let real = Client::open(redis.url()).unwrap().get_connection().unwrap();
     tokio::time::pause();
     let mut both = Both {
-        store: Store::new(&Rc::new(Engine::new())),
+        store: Store::new(&Rc::new(Engine::default())),
         real,
         opened: Arc::default(),
         ends: Vec::new(),
@@ -385,7 +386,7 @@ async fn the_simulated_store_answers_as_redis_does() {
         let inventories = [(); 2].map(|()| {
             let opened = Arc::clone(&both.opened);
             let streams: Streams = Arc::new(move || {
-                let (client, end) = store::connection();
+                let (client, end) = connection();
                 opened.lock().push(end);
                 Ok(Box::pin(client))
             });

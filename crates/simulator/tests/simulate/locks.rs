@@ -14,10 +14,10 @@ use fenced_lock::{
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
 use crate::process::Simulated;
 use crate::trace::{Rare, count, happened, locked, note};
+use simulator::Chance;
 
 const CLUSTER: ClusterId = ClusterId(7);
 
@@ -463,7 +463,7 @@ impl LockService {
     /// Puts a claim of another program, which then dies: its claim ends with its lease.
     fn put_foreign_claim(&self, name: &Arc<str>, ttl: Duration) {
         let mut state = locked(&self.state);
-        let lease = (state.chance.next() >> 1).cast_signed();
+        let lease = (state.chance.number() >> 1).cast_signed();
         let ends_at = Instant::now() + ttl;
         state.leases.insert(lease, LeaseState { ends_at, ttl, client: Weak::new() });
         let claim = Claim::new(Arc::clone(name), lease, 1);

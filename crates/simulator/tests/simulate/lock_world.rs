@@ -10,13 +10,13 @@ use fenced_lock::{Guard, LockError, Owner, SessionKeeper, SessionOptions};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Setup;
-use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
 use crate::locks::{Client, LockService, REQUEST_LIMIT, Truth};
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{
     self, Rare, count, happened, is_violated, left_over, locked, note, too_late, violation,
 };
+use simulator::Chance;
 
 /// How long a grant may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Bytes, as everything in Redis is.
-pub(crate) type Text = Vec<u8>;
+pub type Text = Vec<u8>;
 
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Reply {
+pub enum Reply {
     Null,
     Int(i64),
     Status(Text),
@@ -22,7 +22,7 @@ pub(crate) enum Reply {
 impl Reply {
     pub(super) const OK: fn() -> Self = || Self::Status(b"OK".to_vec());
 
-    pub(crate) fn error(text: impl AsRef<str>) -> Self {
+    pub fn error(text: impl AsRef<str>) -> Self {
         Self::Error(text.as_ref().as_bytes().to_vec())
     }
 
@@ -43,7 +43,7 @@ impl Reply {
     }
 
     /// Appends it in RESP 3.
-    pub(crate) fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode(&self, to: &mut Vec<u8>) {
         let mut line = |kind: u8, text: &[u8]| {
             to.push(kind);
             // Redis drops the line ends behind an error, and replaces the others
@@ -83,7 +83,7 @@ impl Reply {
 
 /// The content of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     String(Text),
     List(Vec<Text>),
     Hash(Hash),
@@ -94,7 +94,7 @@ type Hash = BTreeMap<Text, Text>;
 type Scores = BTreeMap<Text, f64>;
 
 /// One of the types that a key can have.
-pub(crate) trait Kind: Clone + Default {
+pub trait Kind: Clone + Default {
     fn of(value: &Value) -> Option<&Self>;
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
     fn value(self) -> Value;
@@ -123,7 +123,7 @@ kinds!(String(Text), List(Vec<Text>), Hash(Hash), SortedSet(Scores));
 
 /// All keys. A clone is cheap, and serves as the data of a disk or of a replica.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Data(Rc<BTreeMap<Text, Rc<Value>>>);
+pub struct Data(Rc<BTreeMap<Text, Rc<Value>>>);
 
 /// The commands that write, and that may need memory.
 const GROWS: [&[u8]; 5] = [b"SET", b"MSET", b"HSET", b"RPUSH", b"ZADD"];
@@ -150,12 +150,12 @@ fn wrong_type() -> Reply {
 
 impl Data {
     /// The content of the key, if it is of this type.
-    pub(crate) fn get<K: Kind>(&self, key: &[u8]) -> Option<&K> {
+    pub fn get<K: Kind>(&self, key: &[u8]) -> Option<&K> {
         self.read(key).ok().flatten()
     }
 
     /// All keys, in the order of their bytes.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 

@@ -13,12 +13,12 @@ use fenced_lock::chaos::Safeguard;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use crate::chance::Chance;
 use crate::controls::{self, CONTROLS};
 use crate::faults::Fault;
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Rare, Told, locked};
 use crate::{lock_world, sale_world};
+use simulator::Chance;
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///

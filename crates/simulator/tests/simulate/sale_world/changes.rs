@@ -9,8 +9,8 @@ use flash_sale::inventory::{ChangeCall, Changed, Entry, Item, OrderId, SaleChang
 use tokio::time::{Instant, sleep};
 
 use super::{NoAnswer, World};
-use crate::chance::Chance;
 use crate::trace::{Rare, happened, has_happened, is_violated, locked, note, too_late, violation};
+use simulator::Chance;
 
 /// The longest hold of a run, in seconds.
 pub const LONGEST_HOLD: u32 = 5;

@@ -12,11 +12,11 @@ use flash_sale::inventory::Streams;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::chance::Chance;
 use crate::faults::{Fault, Faults};
 use crate::process::Simulated;
-use crate::store::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
 use crate::trace::{Rare, count, happened, locked, note};
+use simulator::Chance;
+use simulator::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
 
 /// When the simulated time begins, in microseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000_000;
@@ -36,7 +36,7 @@ pub const SAFEGUARDS: [(&str, &str, &str); 6] = [
 
 thread_local! {
     /// Lua is slow to start: the runs of a thread share one engine.
-    static ENGINE: Rc<Engine> = Rc::new(Engine::new());
+    static ENGINE: Rc<Engine> = Rc::new(Engine::default());
     static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
 }
 

@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::data::{Reply, Text};
+use crate::data::{Reply, Text};
 
 /// A connection that is open: the end of the service and the end of the store.
-pub(crate) fn connection() -> (ClientEnd, StoreEnd) {
+pub fn connection() -> (ClientEnd, StoreEnd) {
     let wire = Arc::<Mutex<Wire>>::default();
     (ClientEnd(Arc::clone(&wire)), StoreEnd { wire, requests: Vec::new() })
 }
@@ -49,7 +49,7 @@ impl Wire {
 }
 
 /// The end of the service: the stream for its Redis client.
-pub(crate) struct ClientEnd(Arc<Mutex<Wire>>);
+pub struct ClientEnd(Arc<Mutex<Wire>>);
 
 impl AsyncRead for ClientEnd {
     fn poll_read(
@@ -103,7 +103,7 @@ impl Drop for ClientEnd {
     }
 }
 
-pub(crate) struct StoreEnd {
+pub struct StoreEnd {
     wire: Arc<Mutex<Wire>>,
     /// The beginning of the next request.
     requests: Vec<u8>,
@@ -111,7 +111,7 @@ pub(crate) struct StoreEnd {
 
 impl StoreEnd {
     /// Takes the next request that the client has sent whole, also after the client has left.
-    pub(crate) fn next_request(&mut self) -> Option<Vec<Text>> {
+    pub fn next_request(&mut self) -> Option<Vec<Text>> {
         self.requests.append(&mut mem::take(&mut self.wire.lock().to_store));
         let mut rest = &self.requests[..];
         let words = number(&mut rest, b'*')?;
@@ -128,7 +128,7 @@ impl StoreEnd {
     }
 
     /// Waits for the [next request](Self::next_request). `None` at the end: the client has left, or the connection was cut.
-    pub(crate) fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<Text>>> {
+    pub fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<Text>>> {
         self.wire.lock().server = Some(context.waker().clone());
         let is_over = {
             let wire = self.wire.lock();
@@ -141,12 +141,12 @@ impl StoreEnd {
     }
 
     /// Whether the client has sent more than the store took.
-    pub(crate) fn has_more(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         !self.requests.is_empty() || !self.wire.lock().to_store.is_empty()
     }
 
     /// Delivers an answer. The answers must be in the order of the requests. A client that has left does not get it.
-    pub(crate) fn answer(&self, reply: &Reply) {
+    pub fn answer(&self, reply: &Reply) {
         let mut wire = self.wire.lock();
         if !wire.is_cut {
             reply.encode(&mut wire.to_client);
@@ -155,7 +155,7 @@ impl StoreEnd {
     }
 
     /// Ends the connection: the client reads what was delivered, and then an error. Requests that were sent stay here.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let mut wire = self.wire.lock();
         wire.is_cut = true;
         wire.wake();

@@ -10,8 +10,8 @@ use fenced_lock::process::{self, Process, Turn};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::chance::Chance;
 use crate::trace::{locked, note};
+use simulator::Chance;
 
 /// How many turns may come at one moment of the simulated time. With more, the tasks run in circles.
 const MOST_TURNS: u32 = 10_000;
@@ -253,6 +253,6 @@ impl Process for Simulated {
     }
 
     fn random(&self) -> u64 {
-        locked(&self.state).chance.next()
+        locked(&self.state).chance.number()
     }
 }

@@ -17,8 +17,6 @@
 )]
 
 #[cfg(fenced_lock_chaos)]
-mod chance;
-#[cfg(fenced_lock_chaos)]
 mod controls;
 #[cfg(fenced_lock_chaos)]
 mod faults;
@@ -36,9 +34,6 @@ mod program;
 mod sale_world;
 #[cfg(fenced_lock_chaos)]
 mod shop;
-#[cfg(fenced_lock_chaos)]
-#[allow(dead_code, reason = "the differential test uses more of it")]
-mod store;
 #[cfg(fenced_lock_chaos)]
 mod trace;
 

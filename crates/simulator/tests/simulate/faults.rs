@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::chance::Chance;
 use crate::trace::{count, locked};
+use simulator::Chance;
 
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $fault:ident = $name:literal,)*) => {

@@ -5,6 +5,10 @@
 //! takes each request from the [wire], runs it or drops it, and delivers the answer or loses it. [`Store`] has the fields and
 //! methods that make the store refuse or forget.
 
+#![allow(missing_docs, reason = "for the simulator alone")]
+#![allow(clippy::missing_panics_doc, reason = "for the simulator alone")]
+
+mod chance;
 mod data;
 mod lua;
 mod wire;
@@ -12,14 +16,14 @@ mod wire;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-#[allow(unused_imports, reason = "not every user of the store needs each")]
-pub(crate) use data::{Data, Reply, Text, Value};
-pub(crate) use lua::Engine;
-pub(crate) use wire::{StoreEnd, connection};
+pub use chance::Chance;
+pub use data::{Data, Reply, Text, Value};
+pub use lua::Engine;
+pub use wire::{StoreEnd, connection};
 
 /// Why a server refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// It reads its data after a start.
     Loading,
     /// It is a replica: it still answers reads.
@@ -42,20 +46,20 @@ impl Refusal {
 }
 
 /// A server of the store.
-pub(crate) struct Store {
+pub struct Store {
     engine: Rc<Engine>,
     /// All its keys. A clone of the data is a snapshot.
-    pub(crate) data: Data,
+    pub data: Data,
     /// The digests of the scripts that it has cached.
     scripts: BTreeSet<Text>,
     /// Why it refuses, if it does.
-    pub(crate) refusal: Option<Refusal>,
+    pub refusal: Option<Refusal>,
     /// How many replicas confirm each write.
-    pub(crate) replicas: i64,
+    pub replicas: i64,
 }
 
 impl Store {
-    pub(crate) fn new(engine: &Rc<Engine>) -> Self {
+    pub fn new(engine: &Rc<Engine>) -> Self {
         Self {
             engine: Rc::clone(engine),
             data: Data::default(),
@@ -67,19 +71,19 @@ impl Store {
 
     /// Starts again with this data, which the disk had at the last stop, or which a replica has that takes over. The store
     /// forgets its scripts. The caller cuts the connections.
-    pub(crate) fn restart(&mut self, data: Data) {
+    pub fn restart(&mut self, data: Data) {
         self.data = data;
         self.refusal = None;
         self.flush_scripts();
     }
 
     /// As `SCRIPT FLUSH`.
-    pub(crate) fn flush_scripts(&mut self) {
+    pub fn flush_scripts(&mut self) {
         self.scripts.clear();
     }
 
     /// Runs one request, all of it at this time (microseconds since 1970), and answers.
-    pub(crate) fn call(&mut self, now: u64, request: &[Text]) -> Reply {
+    pub fn call(&mut self, now: u64, request: &[Text]) -> Reply {
         let Some((name, args)) = request.split_first() else { return Reply::error("ERR empty") };
         let name = name.to_ascii_uppercase();
         match &name[..] {

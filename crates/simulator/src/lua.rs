@@ -8,10 +8,10 @@ use std::rc::Rc;
 use mlua::{ChunkMode, Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use serde_json::Value as Json;
 
-use super::data::{Data, Reply, Text, is_known};
+use crate::data::{Data, Reply, Text, is_known};
 
 /// The interpreter and the compiled scripts. One engine serves any number of stores, one call after the other.
-pub(crate) struct Engine {
+pub struct Engine {
     lua: Lua,
     /// By digest, with whether each may run when memory is full.
     scripts: RefCell<BTreeMap<Text, (Function, bool)>>,
@@ -45,8 +45,8 @@ setmetatable(_G, {
 })
 ";
 
-impl Engine {
-    pub(crate) fn new() -> Self {
+impl Default for Engine {
+    fn default() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default()).expect("these are safe");
         // memory is cheap here, and collecting garbage takes time
@@ -55,7 +55,9 @@ impl Engine {
         install(&lua, &running).expect("the prelude works");
         Self { lua, scripts: RefCell::default(), digests: RefCell::default(), running }
     }
+}
 
+impl Engine {
     /// The digest under which a script is known.
     pub(super) fn digest(&self, source: &[u8]) -> Text {
         if let Some(digest) = self.digests.borrow().get(source) {

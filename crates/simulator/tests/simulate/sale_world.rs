@@ -20,16 +20,16 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Setup;
-use crate::chance::Chance;
 use crate::faults::{Fault, Faults, Times};
 use crate::link::{FRAME_LIFE, SimulatedLink};
 use crate::locks::{Client, LockService, Truth};
 use crate::process::{Scheduler, Simulated};
 use crate::shop::{self, BEGIN, SNAPSHOTS, Shop};
-use crate::store::Refusal;
 use crate::trace::{
     Rare, count, happened, has_happened, is_violated, left_over, locked, note, too_late, violation,
 };
+use simulator::Chance;
+use simulator::Refusal;
 
 /// How long a decision may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -796,7 +796,7 @@ impl Buyer {
     /// buyers.
     async fn regret(&mut self) {
         happened(Rare::Regretted);
-        let (world, id) = (&self.world, format!("undone-{:x}", self.chance.next()));
+        let (world, id) = (&self.world, format!("undone-{:x}", self.chance.number()));
         let to = self.chance.index(world.shape.instances);
         let orders = [Action::Reserve, Action::Cancel];
         let orders = orders.map(|action| order(&id, &id, world.shape.quantity, action));
