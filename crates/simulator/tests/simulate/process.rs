@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::trace::{locked, note};
 use simulator::Chance;
 
-/// How many turns may come at one moment of the simulated time. With more, the tasks run in circles.
+/// How many turns may come at one moment of the simulated time. With more than twice as many, the tasks run in circles.
 const MOST_TURNS: u32 = 10_000;
 
 /// Lets one task run at a time: the seed draws it among the tasks that are ready. Tokio's own order depends on chance that has no
@@ -27,19 +27,20 @@ struct Order {
     /// The task whose turn it is.
     running: Option<u64>,
     waker: Option<Waker>,
-    /// Whether a task got ready, passed its turn on or ended since the latest look.
-    has_news: bool,
+    /// Whether a task ended since the latest look.
+    has_ended: bool,
+    /// Turns since `looked_at`.
     turns: u32,
-    turned_at: Instant,
+    looked_at: Instant,
 }
 
 impl Scheduler {
     /// Starts it on this runtime.
     pub fn start(chance: Chance) -> Arc<Self> {
-        let (ready, turned_at) = (BTreeMap::new(), Instant::now());
+        let (ready, looked_at) = (BTreeMap::new(), Instant::now());
         let (running, waker, turns, next_task) = (None, None, 0, 0);
         let order =
-            Order { chance, next_task, ready, running, waker, has_news: false, turns, turned_at };
+            Order { chance, next_task, ready, running, waker, has_ended: false, turns, looked_at };
         let this = Arc::new(Self(Mutex::new(order)));
         let scheduler = Arc::downgrade(&this);
         drop(tokio::spawn(poll_fn(move |context| match scheduler.upgrade() {
@@ -53,10 +54,10 @@ impl Scheduler {
     /// task that gets ready wakes the scheduler.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
-        let Order { chance, ready, running, waker, has_news, .. } = &mut *order;
+        let Order { chance, ready, running, waker, has_ended, .. } = &mut *order;
         let waker = waker.get_or_insert_with(|| context.waker().clone());
-        if std::mem::take(has_news) {
-            // a task that ended may have woken others, which get ready first
+        if std::mem::take(has_ended) {
+            // those who wait for its end were woken behind the scheduler, and get ready first
             waker.wake_by_ref();
         } else if running.is_none() && !ready.is_empty() {
             let nth = chance.index(ready.len());
@@ -72,12 +73,12 @@ impl Scheduler {
     fn is_turn(&self, task: u64, waker: &Waker) -> bool {
         let mut order = locked(&self.0);
         if order.running == Some(task) {
-            let now = Instant::now();
-            if now > order.turned_at {
-                (order.turned_at, order.turns) = (now, 0);
-            }
             order.turns += 1;
-            assert!(order.turns < MOST_TURNS, "the tasks run in circles");
+            if order.turns == MOST_TURNS {
+                let now = Instant::now();
+                assert!(now > order.looked_at, "the tasks run in circles");
+                (order.looked_at, order.turns) = (now, 0);
+            }
             return true;
         }
         order.ready.insert(task, waker.clone());
@@ -86,8 +87,9 @@ impl Scheduler {
     }
 
     /// Ends the turn of this task, or forgets a task that is gone.
-    fn pass_on(&self, task: u64) {
+    fn pass_on(&self, task: u64, has_ended: bool) {
         let mut order = locked(&self.0);
+        order.has_ended |= has_ended;
         let unneeded = order.ready.remove(&task);
         if order.running == Some(task) {
             order.running = None;
@@ -99,8 +101,7 @@ impl Scheduler {
 }
 
 impl Order {
-    fn wake(&mut self) {
-        self.has_news = true;
+    fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
@@ -231,7 +232,7 @@ impl Process for Simulated {
         if mode == Mode::Paused {
             *is_due = true;
             drop(state);
-            self.scheduler.pass_on(number);
+            self.scheduler.pass_on(number, false);
             return Turn::Waits;
         }
         drop(state);
@@ -243,13 +244,13 @@ impl Process for Simulated {
     }
 
     fn ran(&self, number: u64) {
-        self.scheduler.pass_on(number);
+        self.scheduler.pass_on(number, false);
     }
 
     fn end(&self, number: u64) {
         let task = locked(&self.state).tasks.remove(&number);
         drop(task);
-        self.scheduler.pass_on(number);
+        self.scheduler.pass_on(number, true);
     }
 
     fn random(&self) -> u64 {
