@@ -34,7 +34,7 @@ pub const CONTROLS: &[(&str, Seeds, u64)] = &[
     ("peer-tenure", ALL, 10_000),
     ("peer-once", story(11), 10_000),
     ("peer-young", story(12), 10_000),
-    ("peer-in-order", ALL, 10_000),
+    ("peer-in-order", story(13), 10_000),
     ("peer-silence", story(13), 10_000),
     ("peer-patience", story(15), 10_000),
     ("peer-first-token", story(14), 10_000),
