@@ -124,6 +124,6 @@ async fn no_such_path() -> Problem {
 fn no_such_method() -> Problem {
     Problem::new(
         ProblemType::METHOD_NOT_ALLOWED,
-        "the path does not have this method: the header Allow lists those it has",
+        "the header Allow lists the methods that this path has",
     )
 }

@@ -85,7 +85,7 @@ problem_types! {
     UNKNOWN_ITEM "unknown-item" NOT_FOUND None, "The item has no sale";
     UNKNOWN_ORDER "unknown-order" NOT_FOUND None, "No order with this id was accepted";
     UNKNOWN_SALE "unknown-sale" NOT_FOUND None, "No such sale was kept";
-    METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED None, "The path does not have this method; the header Allow lists those it has";
+    METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED None, "The path does not have this method";
     REQUEST_TIMEOUT "request-timeout" REQUEST_TIMEOUT None, "The body did not arrive in time";
     SOLD_OUT "sold-out" CONFLICT None, "Fewer units are left than the order asks for, even with those that are held";
     ALL_HELD "all-held" CONFLICT Some(1), "Fewer units are left than the order asks for, but enough with those that are held; try again";
