@@ -10,7 +10,7 @@ use fenced_lock::{
     BackendErrorKind, Guard, LockError, LostReason, Mutex, QueueEntry, SessionKeeper, Token,
 };
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::batch::Answer;
 use super::combiner::Combiner;
@@ -67,6 +67,8 @@ struct Trouble {
     error: Option<Arc<InventoryError>>,
     /// How long the instance leaves the lock to others before it asks a silent store.
     pause: Duration,
+    /// When it asks next. The pause does not begin anew for each caller: callers may wait for less than a pause.
+    asks_at: Instant,
 }
 
 impl EtcdLock {
@@ -133,30 +135,34 @@ impl EtcdLock {
             troubles.remove(item);
             return;
         };
-        let first = || Trouble { error: None, pause: STORE_PAUSE };
+        let now = Instant::now();
+        let first = || Trouble { error: None, pause: STORE_PAUSE, asks_at: now };
         let trouble = troubles.entry(item.clone()).or_insert_with(first);
         trouble.error = Some(Arc::clone(error));
         if !others || !error.is_silence() {
             trouble.pause = STORE_PAUSE;
         }
+        trouble.asks_at = now + trouble.pause;
     }
 
     /// Waits until the store answers, if it was silent. Returns whether to take the lock: `false` once the sale ends.
     async fn until_the_store_answers(&self, item: &Item) -> bool {
-        let trouble = self.troubles.lock().get(item).cloned();
-        let Some(Trouble { error: Some(error), mut pause }) = trouble else { return true };
+        let trouble = || self.troubles.lock().get(item).cloned();
+        let Some(Trouble { error: Some(error), .. }) = trouble() else { return true };
         if error.is_silence() {
             if !GIVE_WAY.is_on() {
                 return true;
             }
             let asking = async {
-                loop {
-                    sleep(pause).await;
+                while let Some(Trouble { asks_at, .. }) = trouble() {
+                    sleep_until(asks_at).await;
                     let answer = self.context.inventory.available(item).await;
                     if !answer.is_err_and(|error| error.is_silence()) {
                         return;
                     }
-                    pause = STORE_PAUSE;
+                    if let Some(trouble) = self.troubles.lock().get_mut(item) {
+                        trouble.asks_at = Instant::now() + STORE_PAUSE;
+                    }
                 }
             };
             if self.context.finishing.run_until_cancelled(asking).await.is_none() {
@@ -370,6 +376,7 @@ pub(super) mod tests {
 
     use fenced_lock::{BackendError, MemoryBackend, SessionOptions};
     use redis::{ErrorKind, RedisError};
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -487,7 +494,15 @@ pub(super) mod tests {
         note(no_answer, true);
         lock.note_answer(&item, None, true);
         assert!(take().await);
+        // callers who wait for less than the pause: the store is asked all the same
         note(no_answer, true);
+        let asks_at = || lock.troubles.lock()[&item].asks_at;
+        let first = Instant::now() + 3 * SECOND / 2;
+        lock.troubles.lock().get_mut(&item).expect("trouble").asks_at = first;
+        for asked in [false, true] {
+            assert!(!take().await);
+            assert_eq!(asks_at() > first, asked);
+        }
         lock.context.finishing.cancel();
         let refused = timeout(SECOND, lock.take(&item, None)).await.expect("it does not wait");
         let reason = LostReason::Closed;
