@@ -148,8 +148,7 @@ impl DemoOptions {
         }
         let units = count(self.stock, "unit");
         // two are enough for a shop that outlives one
-        let urls: Vec<_> = (0..self.instances.min(2)).map(|n| self.url(n)).collect();
-        let urls = urls.join(",");
+        let urls = (0..self.instances.min(2)).map(|n| self.url(n)).collect::<Vec<_>>().join(",");
         say(&format!(
             "
 A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:

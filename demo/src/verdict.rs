@@ -21,7 +21,7 @@ pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
     let unanswered = report.tally.unknown + report.tally.failed;
     let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
     let violation = report.findings.iter().find(|found| found.invariant.is_some());
-    let mut text = match report.findings.first() {
+    let text = match report.findings.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
         }
@@ -31,9 +31,12 @@ pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
         Some(found) if NO_FAULT.contains(&found.kind.as_str()) => format!("{}.", found.text),
         Some(found) => format!("{}. {cause}", violation.unwrap_or(found).text),
     };
-    if unanswered > 0 {
-        text += &format!(" {} buyers got no answer.", grouped(unanswered));
-    }
+    let text = match unanswered {
+        0 => text,
+        n => format!("{text} {} buyers got no answer.", grouped(n)),
+    };
+    let told =
+        |text| Verdict { pass: report.pass, oversold, lost: report.lost, stale_batches, text };
     let what = match (run.fault, stale_batches) {
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
@@ -42,12 +45,9 @@ pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
         (Some(Fault::Kill), _) => {
             "was killed while it held the lock; the next was served when its claim had ended"
         }
-        _ => "",
+        _ => return told(text),
     };
-    if let Some(victim) = run.victim.as_ref().filter(|_| !what.is_empty()) {
-        text += &format!(" {victim} {what}.");
-    }
-    Verdict { pass: report.pass, oversold, lost: report.lost, stale_batches, text }
+    told(format!("{text} {} {what}.", run.victim.as_deref().unwrap_or("the holder")))
 }
 
 #[cfg(test)]

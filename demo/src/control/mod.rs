@@ -222,7 +222,7 @@ impl Control {
                 // before its first answer the instance may still be starting
                 if was_up && one.status.is_some() {
                     let text = format!("{} does not answer: it is stopped, or has died.", one.name);
-                    known.note(text);
+                    known.note(&text);
                 }
                 continue;
             };
@@ -230,10 +230,10 @@ impl Control {
             (one.name, one.tenures, one.looks) = (name.clone(), tenures, looks);
             let Some(before) = one.status.replace(now) else { continue };
             if !was_up {
-                known.note(format!("{name} answers again."));
+                known.note(&format!("{name} answers again."));
             }
             if stale_batches > before.stale_batches {
-                known.note(format!(
+                known.note(&format!(
                     "The store refused a batch of {name}: its token is older than the fence. {name} had lost the \
                      lock without knowing; nothing was sold twice, and its orders wait for another turn."
                 ));
@@ -251,7 +251,7 @@ impl Control {
 }
 
 impl Known {
-    fn note(&mut self, text: String) {
+    fn note(&mut self, text: &str) {
         self.notes.push(json!({"at_ms": now_ms(), "text": text}));
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);

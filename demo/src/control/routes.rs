@@ -181,7 +181,7 @@ async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
     victim.command(&Command::Fault(Some((Fault::Pause, None)))).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.control.known.lock().note(text);
+    call.control.known.lock().note(&text);
     Ok(accepted(&json!({"instance": victim.name})))
 }
 

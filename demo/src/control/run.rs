@@ -228,7 +228,7 @@ impl Control {
         let is_hit = hit.run_until_cancelled(missed).await.is_none();
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text = format!("{} {what} its fault while it held the lock.", victim.name);
-        self.known.lock().note(text.clone());
+        self.known.lock().note(&text);
         is_hit.then_some(()).ok_or(text)
     }
 }

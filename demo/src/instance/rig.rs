@@ -26,6 +26,9 @@ pub(crate) const MOST_LOOKS: usize = 1000;
 /// How long the report of a fault to the control may take.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A fault, the length of a pause, and the control that gets a report beforehand.
+pub(super) type Asked = (Fault, Duration, Option<(Authority, String)>);
+
 /// The settings of the control, and the notes of the instance.
 #[derive(Debug, Default)]
 pub struct Rig {
@@ -33,8 +36,8 @@ pub struct Rig {
     before_write: Option<fn() -> BoxFuture<'static, ()>>,
     /// The safeguards that are off.
     off: Mutex<BTreeSet<String>>,
-    /// The fault at the next write of this process, the length of a pause, and the control that gets a report beforehand.
-    pub(super) fault: Mutex<Option<(Fault, Duration, Option<(Authority, String)>)>>,
+    /// The fault at the next write of this process.
+    pub(super) fault: Mutex<Option<Asked>>,
     /// Locked from the read to the end of a write without the fence: the store does not notice if two batches of a holder have
     /// read the same stock.
     pub(super) unfenced: tokio::sync::Mutex<()>,
