@@ -31,6 +31,10 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: Guard,
 
+    /// Send orders to the instance that holds the lock, instead of taking turns: for three or more instances. Only with the lock.
+    #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
+    pub forward: bool,
+
     /// Then start a sale of as many units whose orders are held until they are paid: for a shop such as examples/shop.
     #[arg(long, env = "FLASH_SALE_DEMO_HOLDS", value_parser = FalseyValueParser::new())]
     pub holds: bool,

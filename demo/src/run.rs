@@ -39,6 +39,9 @@ const HOLD_SECONDS: u32 = 120;
 /// # Errors
 /// Nothing can be started.
 pub async fn run(options: &DemoOptions) -> Result<ExitCode> {
+    if options.forward && options.lock != Guard::Lock {
+        bail!("--forward needs the guard etcd");
+    }
     if options.holds && (options.once || options.lock != Guard::Lock) {
         bail!("--holds needs the guard etcd, and goes on after the verdict: leave --once out");
     }
@@ -161,11 +164,15 @@ A run on the page replaces this sale: start the demo with --holds again then."
 
     async fn start_instances(&self, cluster: &mut Cluster) -> Result<()> {
         let (guard, description) = self.lock.words();
-        let flags = [
+        let mut flags = vec![
             format!("--control={}", self.url(self.instances)),
             format!("--lock={guard}"),
             format!("--lock-ttl={LOCK_TTL}"),
         ];
+        if self.forward {
+            flags.push("--peer-listen=127.0.0.1:0".to_owned());
+            say("orders go to the instance that holds the lock");
+        }
         say(&format!("guard of the sale: {description}"));
         let spec = Spec { instances: self.instances.into(), flags: &flags, ..Spec::default() };
         for n in 0..self.instances {
