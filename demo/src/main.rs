@@ -54,7 +54,7 @@ fn start(Arguments { log, demo, part }: Arguments) -> anyhow::Result<ExitCode> {
     runtime.enable_all().build()?.block_on(async {
         logging::init(&log).map_err(anyhow::Error::msg)?;
         match part {
-            None => return Ok(demo::run(demo).await),
+            None => return demo::run(&demo).await,
             Some(Part::Serve(options)) => {
                 instance::serve(*options).await.map_err(anyhow::Error::from_boxed)?;
             }

@@ -31,7 +31,7 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: Guard,
 
-    /// Have the instances send their orders to the one that holds the lock, in place of taking turns: for the guard `etcd`.
+    /// Send orders to the instance that holds the lock, instead of taking turns: for three or more instances. Only with the lock.
     #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
     pub forward: bool,
 
@@ -62,7 +62,12 @@ impl DemoOptions {
                 "{instances} instances and the page, 10 ports apart, need a --port of {highest} or lower"
             );
         }
-        Ok((0..=instances).map(|n| port + n * PORT_STEP).collect())
+        Ok((0..=instances).map(|n| self.port_of(n)).collect())
+    }
+
+    /// The port of the n-th instance, from 0, or behind the last one of the page.
+    pub(crate) fn port_of(&self, n: u16) -> u16 {
+        self.port + n * PORT_STEP
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::options::DemoOptions;
-use super::screen::{Tone, paragraph, say};
+use super::screen::{GREEN, RED, paragraph, say};
 use super::upkeep::supervise;
 use crate::control::{Control, NewRun, Verdict};
 use crate::instance::Guard;
@@ -30,60 +30,53 @@ const LOCK_TTL: &str = "3s";
 /// Long enough to pay, and short enough to see an unpaid unit come back.
 const HOLD_SECONDS: u32 = 120;
 
-const PASS: u8 = 0;
-const FAIL: u8 = 1;
-const NO_VERDICT: u8 = 2;
-
-/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and leaves nothing behind. Errors go
-/// to standard error.
+/// Starts everything, sells out under load, prints the verdict, serves until a signal comes, and leaves nothing behind. Errors
+/// after the start go to standard error.
 ///
 /// The exit code is 0 if every unit was sold exactly once, 1 if not, and 2 without a verdict; 128 and the signal's number if a
 /// signal came before the verdict.
-pub async fn run(options: DemoOptions) -> ExitCode {
-    let code = run_until_signal(&options).await.unwrap_or_else(|error| {
-        print_error(&ErrorChain(error.as_ref()).to_string());
-        NO_VERDICT
-    });
-    code.into()
-}
-
-/// Returns errors that come before the start. Prints later ones, and then stops everything.
-async fn run_until_signal(options: &DemoOptions) -> Result<u8> {
-    let ports = options.ports()?;
+///
+/// # Errors
+/// Nothing can be started.
+pub async fn run(options: &DemoOptions) -> Result<ExitCode> {
     if options.forward && options.lock != Guard::Lock {
         bail!("--forward needs the guard etcd");
     }
     if options.holds && (options.once || options.lock != Guard::Lock) {
         bail!("--holds needs the guard etcd, and goes on after the verdict: leave --once out");
     }
-    check_ports(&ports)?;
+    for port in options.ports()? {
+        if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            bail!(
+                "port {port} is not free: stop what listens there or choose another with --port ({error})"
+            );
+        }
+    }
     // a sale takes a file for each connection; if this fails, the limit on open files is reported later
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let mut signals = Signals::listen().context("signals cannot be listened to")?;
     let dir = OwnedDir::create().context("no temporary directory could be made")?;
 
-    let (mut cluster, mut verdict) = (None, None);
-    let show = Show { options, ports };
+    let (mut cluster, mut is_passed) = (None, None);
     let ending = tokio::select! {
         ending = signals.next() => Some(ending),
-        result = show.run(&dir, &mut cluster, &mut verdict) => {
+        result = options.show(&dir, &mut cluster, &mut is_passed) => {
             if let Err(error) = result {
-                print_error(&ErrorChain(error.as_ref()).to_string());
+                logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
             }
             None
         }
     };
     if ending.is_some() {
-        say("");
-        say("Stopping. Press Ctrl-C again to stop at once.");
+        say("\nStopping. Press Ctrl-C again to stop at once.");
     }
     match stop(cluster, dir, &mut signals).await {
         Ok(()) if ending.is_some() => say("Everything is stopped and removed."),
         Ok(()) => {}
-        Err(error) => print_error(&format!("not everything is stopped: {error}")),
+        Err(error) => logging::say(&format!("demo: not everything is stopped: {error}")),
     }
-    let without_verdict = ending.map_or(NO_VERDICT, signals::exit_code);
-    Ok(verdict.unwrap_or(without_verdict))
+    let without_verdict = ending.map_or(2, signals::exit_code);
+    Ok(is_passed.map_or(without_verdict, |is_passed| u8::from(!is_passed)).into())
 }
 
 /// Stops and removes everything in order; after another signal, at once.
@@ -100,48 +93,48 @@ async fn stop(cluster: Option<Cluster>, dir: OwnedDir, signals: &mut Signals) ->
     dir.remove().await.and(done)
 }
 
-/// The state that all steps share.
-struct Show<'a> {
-    options: &'a DemoOptions,
-    ports: Vec<u16>,
-}
-
-impl Show<'_> {
-    async fn run(
+impl DemoOptions {
+    async fn show(
         &self,
         dir: &OwnedDir,
         cluster: &mut Option<Cluster>,
-        verdict: &mut Option<u8>,
+        is_passed: &mut Option<bool>,
     ) -> Result<()> {
-        let DemoOptions { requests, stock, once, .. } = *self.options;
         say("starting private servers and the instances; all is removed at the end");
-        let page = self.ports[self.ports.len() - 1];
+        let page = self.port_of(self.instances);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, page)).await;
         let listener = listener.context("the page has no port")?;
-        let cluster = cluster.insert(servers(dir).await?);
-        self.instances(cluster, page).await?;
+        let started = Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await;
+        let cluster = cluster.insert(started?);
+        for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
+            say(&format!("{name} answers on 127.0.0.1:{port}"));
+        }
+        self.start_instances(cluster).await?;
         let control = Control::of(cluster);
         let serving = Arc::clone(&control).serve(listener);
         let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
         let hints = self.hints(cluster);
-        let report = |text: &str| paragraph(Tone::Warning, "note  ", text);
-        let mut upkeep = pin!(supervise(cluster, report));
+        let mut upkeep = pin!(supervise(cluster));
 
-        let [buyers, units] = [count(requests, "buyer"), count(stock, "unit")];
+        let [buyers, units] = [count(self.requests, "buyer"), count(self.stock, "unit")];
         say(&format!("\n{buyers} come for {units}\n"));
-        let wanted = NewRun { stock, requests, ..NewRun::default() };
+        let wanted = NewRun { stock: self.stock, requests: self.requests, ..NewRun::default() };
         let run = tokio::select! {
             run = control.run(wanted) => run,
             never = &mut upkeep => match never {},
         };
         let run = run.map_err(|problem| anyhow!("{}", problem.detail()))?;
-        let judged = run.verdict.ok_or_else(|| anyhow!(run.error.unwrap_or_default()))?;
-        self.print_verdict(&judged, run.elapsed_ms);
-        *verdict = Some(if judged.pass { PASS } else { FAIL });
-        if once {
+        let verdict = run.verdict.ok_or_else(|| anyhow!(run.error.unwrap_or_default()))?;
+        let Verdict { pass, text, .. } = verdict;
+        let (label, colour) = if pass { ("PASS  ", GREEN) } else { ("FAIL  ", RED) };
+        let instances = count(self.instances.into(), "instance");
+        let text = format!("{units}, {buyers}, {instances}. {text} All in {} ms.", run.elapsed_ms);
+        paragraph(colour, label, &text);
+        *is_passed = Some(pass);
+        if self.once {
             return Ok(());
         }
-        if self.options.holds {
+        if self.holds {
             self.hold().await?;
         }
         say(&hints);
@@ -150,17 +143,15 @@ impl Show<'_> {
 
     /// Starts a sale with holds, for a shop.
     async fn hold(&self) -> Result<()> {
-        let (_, instances) = self.ports.split_last().expect("there is the page's");
-        let body = json!({"stock": self.options.stock, "hold_seconds": HOLD_SECONDS}).to_string();
-        let started = probe::http(Method::PUT, instances[0], "/stock", body).await;
+        let body = json!({"stock": self.stock, "hold_seconds": HOLD_SECONDS}).to_string();
+        let started = probe::http(Method::PUT, self.port, "/stock", body).await;
         let (status, answer) = started.context("the sale with holds got no answer")?;
         if status != StatusCode::OK {
             bail!("the sale with holds did not start: {answer}");
         }
-        let units = count(self.options.stock, "unit");
+        let units = count(self.stock, "unit");
         // two are enough for a shop that outlives one
-        let urls: Vec<_> = instances.iter().take(2).copied().map(cluster::url).collect();
-        let urls = urls.join(",");
+        let urls = (0..self.instances.min(2)).map(|n| self.url(n)).collect::<Vec<_>>().join(",");
         say(&format!(
             "
 A new sale: {units}, held for {HOLD_SECONDS} s each until they are paid. A shop:
@@ -171,32 +162,21 @@ A run on the page replaces this sale: start the demo with --holds again then."
         Ok(())
     }
 
-    fn print_verdict(&self, verdict: &Verdict, elapsed_ms: u64) {
-        let DemoOptions { stock, requests, instances, .. } = *self.options;
-        let (tone, label) =
-            if verdict.pass { (Tone::Good, "PASS  ") } else { (Tone::Bad, "FAIL  ") };
-        let [units, buyers] = [count(stock, "unit"), count(requests, "buyer")];
-        let instances = count(instances.into(), "instance");
-        let text = &verdict.text;
-        let text = format!("{units}, {buyers}, {instances}. {text} All in {elapsed_ms} ms.");
-        paragraph(tone, label, &text);
-    }
-
-    async fn instances(&self, cluster: &mut Cluster, page: u16) -> Result<()> {
-        let DemoOptions { lock, forward, instances, .. } = *self.options;
+    async fn start_instances(&self, cluster: &mut Cluster) -> Result<()> {
+        let (guard, description) = self.lock.words();
         let mut flags = vec![
-            format!("--control={}", cluster::url(page)),
-            format!("--lock={}", lock.name()),
+            format!("--control={}", self.url(self.instances)),
+            format!("--lock={guard}"),
             format!("--lock-ttl={LOCK_TTL}"),
         ];
-        if forward {
+        if self.forward {
             flags.push("--peer-listen=127.0.0.1:0".to_owned());
             say("orders go to the instance that holds the lock");
         }
-        say(&format!("guard of the sale: {}", lock.description()));
-        let spec = Spec { instances: instances.into(), flags: &flags, ..Spec::default() };
-        for &port in self.ports.iter().filter(|port| **port != page) {
-            cluster.start(port, spec).await?;
+        say(&format!("guard of the sale: {description}"));
+        let spec = Spec { instances: self.instances.into(), flags: &flags, ..Spec::default() };
+        for n in 0..self.instances {
+            cluster.start(self.port_of(n), spec).await?;
         }
         for instance in &mut cluster.instances {
             instance.until_ready().await?;
@@ -205,11 +185,14 @@ A run on the page replaces this sale: start the demo with --holds again then."
         Ok(())
     }
 
+    fn url(&self, n: u16) -> String {
+        cluster::url(self.port_of(n))
+    }
+
     /// The things that a viewer can try while the demo serves.
     fn hints(&self, cluster: &Cluster) -> String {
-        let stock = self.options.stock;
-        let url = |at: usize| cluster.instances[at].url();
-        let (first, last) = (url(0), url(cluster.instances.len() - 1));
+        let stock = self.stock;
+        let [first, last] = [0, self.instances - 1].map(|n| self.url(n));
         let (redis, etcd) = (cluster.redis.tool_flags(), cluster.etcd[0].tool_flags());
         let logs = cluster.dir.path().display();
         format!(
@@ -232,33 +215,6 @@ Serving until Ctrl-C. See the sale again, slowly: {first}"
     }
 }
 
-async fn servers(dir: &OwnedDir) -> Result<Cluster> {
-    let cluster = Cluster::open(dir, 1, EtcdOptions::default(), RedisOptions::default()).await?;
-    for (name, port) in [("etcd", cluster.etcd[0].port()), ("Redis", cluster.redis.port())] {
-        say(&format!("{name} answers on 127.0.0.1:{port}"));
-    }
-    Ok(cluster)
-}
-
-/// Fails early if a port is taken.
-fn check_ports(ports: &[u16]) -> Result<()> {
-    for &port in ports {
-        if let Err(error) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            if error.kind() == io::ErrorKind::AddrInUse {
-                bail!(
-                    "port {port} is taken: stop what listens there or choose another with --port"
-                );
-            }
-            bail!("port {port} cannot be used ({error}): choose another with --port");
-        }
-    }
-    Ok(())
-}
-
 fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-fn print_error(text: &str) {
-    logging::say(&format!("demo: {text}"));
 }

@@ -12,24 +12,21 @@ pub(super) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// The tone of a paragraph: the number of its colour.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Tone {
-    Bad = 31,
-    Good = 32,
-    Warning = 33,
-}
+/// The numbers of a terminal's colours.
+pub(super) const RED: u8 = 31;
+pub(super) const GREEN: u8 = 32;
+pub(super) const YELLOW: u8 = 33;
 
-/// Writes a wrapped paragraph behind a label. Further lines are indented like the text. On a terminal the label has a colour,
+/// Writes a wrapped paragraph behind a label. Further lines are indented like the text. On a terminal the label has this colour,
 /// unless `NO_COLOR` is set.
-pub(super) fn paragraph(tone: Tone, label: &str, text: &str) {
+pub(super) fn paragraph(colour: u8, label: &str, text: &str) {
     let indent = " ".repeat(label.len());
     let options = Options::new(WIDTH).initial_indent(label).subsequent_indent(&indent);
     let wrapped = fill(text, options);
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match wrapped.strip_prefix(label) {
         Some(rest) if io::stdout().is_terminal() && !is_plain => {
-            say(&format!("\x1b[1;{}m{label}\x1b[0m{rest}", tone as u8));
+            say(&format!("\x1b[1;{colour}m{label}\x1b[0m{rest}"));
         }
         _ => say(&wrapped),
     }

@@ -12,6 +12,8 @@ use testkit::OwnedDir;
 use testkit::cluster::{self, Cluster, Instance};
 use tokio::time::sleep;
 
+use super::screen::{YELLOW, paragraph};
+
 /// How long a killed instance stays away: longer than its lease lives, so that a viewer sees the claim expire and the next claim
 /// being served.
 const RESTART_PAUSE: Duration = Duration::from_secs(6);
@@ -20,16 +22,19 @@ const SIGKILL: i32 = 9;
 
 /// Reports each process that ends, and restarts a killed instance after a while. Never returns: only the user ends the demo, even
 /// if all processes have ended.
-pub(super) async fn supervise(cluster: &mut Cluster, report: impl Fn(&str)) -> Infallible {
+pub(super) async fn supervise(cluster: &mut Cluster) -> Infallible {
     let Cluster { instances, redis, etcd, dir, program, .. } = cluster;
-    let report = &report;
     let etcd = etcd.iter_mut().map(|etcd| ("etcd", etcd.child()));
     let servers = etcd.chain([("Redis", redis.child())]);
     let servers =
         servers.map(|(name, child)| async move { report(&ended(name, child.wait().await)) });
-    let instances = instances.iter_mut().map(|one| keep_alive(one, program, dir, report));
+    let instances = instances.iter_mut().map(|one| keep_alive(one, program, dir));
     tokio::join!(join_all(servers), join_all(instances));
     std::future::pending().await
+}
+
+fn report(text: &str) {
+    paragraph(YELLOW, "note  ", text);
 }
 
 fn ended<E: Display>(name: &str, status: Result<ExitStatus, E>) -> String {
@@ -38,12 +43,7 @@ fn ended<E: Display>(name: &str, status: Result<ExitStatus, E>) -> String {
 }
 
 /// Restarts an instance each time that SIGKILL, which the page can send, has ended it. Returns when it ends in another way.
-async fn keep_alive(
-    instance: &mut Instance,
-    program: &Path,
-    dir: &OwnedDir,
-    report: &impl Fn(&str),
-) {
+async fn keep_alive(instance: &mut Instance, program: &Path, dir: &OwnedDir) {
     let name = cluster::title(instance.port);
     loop {
         let status = instance.child.wait().await;

@@ -2,7 +2,6 @@
 
 use flash_sale::http::reply::grouped;
 use loadtest::Report;
-use loadtest::report::Finding;
 
 use crate::control::record::{Fault, Run, Verdict};
 
@@ -11,45 +10,33 @@ const NO_FAULT: [&str; 2] = ["unanswered", "failed"];
 
 /// The verdict on a run, from the load test's report.
 pub(crate) fn judge(run: &Run, report: &Report, stale_batches: u64) -> Verdict {
-    Verdict {
-        pass: report.pass,
-        oversold: report.tally.acknowledged_units.saturating_sub(run.stock),
-        lost: report.lost,
-        stale_batches,
-        text: text(run, report, stale_batches),
-    }
-}
-
-/// The text behind PASS or FAIL.
-fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
     let unfenced = "The holder was paused beyond its lease and then wrote what it had decided before: \
                     without a fence, nothing stops it.";
     let is_unfenced = !run.fence && run.fault == Some(Fault::Pause);
     // the reason for which the settings of the run make it fail
-    let flaw = run.guard.flaw().or(is_unfenced.then_some(unfenced));
+    let flaw = run.guard.flaw().map(|[_, text]| text).or(is_unfenced.then_some(unfenced));
     let cause = flaw.unwrap_or("That must not happen: it is a fault of the service.");
     let sold = report.tally.acknowledged_units;
-    let excess = sold.saturating_sub(run.stock);
+    let oversold = sold.saturating_sub(run.stock);
     let unanswered = report.tally.unknown + report.tally.failed;
     let [sold, sold_out, stock] = [sold, report.tally.sold_out, run.stock].map(grouped);
-    let is_violation = |found: &&Finding| found.invariant.is_some();
+    let violation = report.findings.iter().find(|found| found.invariant.is_some());
     let text = match report.findings.first() {
         None => {
             format!("{sold} of {stock} sold, {sold_out} told sold out: no unit was sold twice.")
         }
-        Some(_) if excess > 0 && flaw.is_some() => {
-            format!("{sold} sold of {stock}: {} too many. {cause}", grouped(excess))
+        Some(_) if oversold > 0 && flaw.is_some() => {
+            format!("{sold} sold of {stock}: {} too many. {cause}", grouped(oversold))
         }
         Some(found) if NO_FAULT.contains(&found.kind.as_str()) => format!("{}.", found.text),
-        Some(found) => {
-            let violation = report.findings.iter().find(is_violation);
-            format!("{}. {cause}", violation.unwrap_or(found).text)
-        }
+        Some(found) => format!("{}. {cause}", violation.unwrap_or(found).text),
     };
     let text = match unanswered {
         0 => text,
         n => format!("{text} {} buyers got no answer.", grouped(n)),
     };
+    let told =
+        |text| Verdict { pass: report.pass, oversold, lost: report.lost, stale_batches, text };
     let what = match (run.fault, stale_batches) {
         (Some(Fault::Pause), 0) if run.fence => "was paused while it held the lock",
         (Some(Fault::Pause), 1..) => {
@@ -58,14 +45,14 @@ fn text(run: &Run, report: &Report, stale_batches: u64) -> String {
         (Some(Fault::Kill), _) => {
             "was killed while it held the lock; the next was served when its claim had ended"
         }
-        _ => return text,
+        _ => return told(text),
     };
-    format!("{text} {} {what}.", run.victim.as_deref().unwrap_or("the holder"))
+    told(format!("{text} {} {what}.", run.victim.as_deref().unwrap_or("the holder")))
 }
 
 #[cfg(test)]
 mod tests {
-    use loadtest::report::Tally;
+    use loadtest::report::{Finding, Tally};
 
     use super::*;
 

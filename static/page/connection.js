@@ -1,5 +1,4 @@
 // The stream of events. After a break: say so, and reconnect.
-// `fetch` reads it, since an EventSource does not say which answer it got.
 
 /** There are two messages a second. After this much silence the figures count as old. */
 const LATE_MS = 1500;
@@ -10,13 +9,10 @@ const LOOK_MS = 1000;
 export class Connection {
   #url;
   #on;
-  /** Ends the stream; null while there is none. */
   #stream = null;
   #openedAt = 0;
   #heardAt = null;
   #isLive = false;
-  /** The status of the last refusal. */
-  #refused = null;
 
   /** Calls `on.message(message)`, and `on.status(status)` when the connection changes and while it is lost. */
   constructor(url, on) {
@@ -26,36 +22,12 @@ export class Connection {
     setInterval(() => this.#look(), LOOK_MS);
   }
 
-  async #open() {
+  #open() {
     this.#openedAt = Date.now();
-    const stream = new AbortController();
-    this.#stream = stream;
-    try {
-      const answer = await fetch(this.#url, { cache: "no-store", signal: stream.signal });
-      this.#refused = answer.ok ? null : answer.status;
-      if (answer.ok) await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
-    } catch {
-      // it broke, or it was silent
-    } finally {
-      stream.abort();
-    }
-    this.#stream = null;
-    this.#lose();
-  }
-
-  /** Reads messages, which end with an empty line each, to the end of the stream. */
-  async #read(stream) {
-    let text = "";
-    for (;;) {
-      const { value, done } = await stream.read();
-      if (done) return;
-      const messages = (text + value).split("\n\n");
-      text = messages.pop();
-      for (const message of messages) {
-        const data = message.split("\n").find((line) => line.startsWith("data: "));
-        if (data) this.#receive(JSON.parse(data.slice("data: ".length)));
-      }
-    }
+    this.#stream?.close();
+    this.#stream = new EventSource(this.#url);
+    for (const kind of ["snapshot", "change"]) this.#stream.addEventListener(kind, ({ data }) => this.#receive(JSON.parse(data)));
+    this.#stream.addEventListener("error", () => this.#lose());
   }
 
   #receive(message) {
@@ -71,16 +43,17 @@ export class Connection {
 
   #look() {
     const now = Date.now();
-    if (!this.#stream) this.#open();
-    else if (now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#stream.abort();
+    // the browser connects again by itself, but not after a refusal
+    if (this.#stream.readyState === EventSource.CLOSED || now - Math.max(this.#openedAt, this.#heardAt) > SILENCE_MS) this.#open();
     else if (this.#heardAt && now - this.#heardAt > LATE_MS) this.#lose();
   }
 
   /** Reports the loss. Messages that arrive later are accepted. */
-  #lose() {
+  async #lose() {
     this.#isLive = false;
-    // an item has a stream only after its first sale has started
-    const isUnsold = this.#refused === 404;
-    this.#on.status({ state: "lost", since: this.#heardAt, isUnsold });
+    // an item has a stream only after its first sale has started; the stream itself does not say how it was refused
+    const isRefused = this.#stream.readyState === EventSource.CLOSED;
+    const isUnsold = isRefused && (await fetch(this.#url, { method: "HEAD" }).catch(() => null))?.status === 404;
+    if (!this.#isLive) this.#on.status({ state: "lost", since: this.#heardAt, isUnsold });
   }
 }

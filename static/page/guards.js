@@ -7,7 +7,7 @@ const WORDS = {
   "atomic-script": "one step in the store",
 };
 
-/** What a guard means for this page. The service alone has the etcd lock. */
-export function guardOf(name = "etcd") {
+/** What a guard means for this page. */
+export function guardOf(name) {
   return { words: WORDS[name] ?? name, /** The fence works under this guard. */ hasTokens: name === "etcd" };
 }

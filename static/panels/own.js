@@ -46,7 +46,6 @@ export class OwnSale {
     this.#demo = now?.demo ?? null;
     this.#isLive = link.state === "live";
     byId("try").hidden = !this.#demo;
-    setData(document.body, "demo", this.#demo !== null);
     if (!this.#demo) return;
     const { guards, guard, fence, max_stock: most, max_requests: mostBuyers } = this.#demo;
     byId("units").max = most;

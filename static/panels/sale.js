@@ -1,12 +1,11 @@
 // The sale in numbers: stock + lucky = initial is the proof that nothing was sold twice and nothing was lost.
 
 import { byId, list, say, setData } from "../page/dom.js";
-import { count, counted } from "../page/format.js";
+import { clock, count, counted } from "../page/format.js";
 import { guardOf } from "../page/guards.js";
 
 const RULE = "Each unit is either left or sold, and sold once: stock and lucky must always add up to initial.";
 const NOTES = 8;
-const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 
 export function showSale({ now, link }) {
   const item = new URLSearchParams(location.search).get("item");
@@ -49,6 +48,6 @@ function proof({ stock, sold, oversold }) {
 export function showNotes({ now }) {
   byId("happened").hidden = !now?.demo;
   const notes = (now?.demo?.notes ?? []).slice(-NOTES).reverse();
-  list(byId("notes"), notes.map(({ at_ms, text }) => [time.format(at_ms), text]));
+  list(byId("notes"), notes.map(({ at_ms, text }) => [clock.format(at_ms), text]));
   say({ "notes-none": notes.length > 0 ? "" : "Nothing unusual." });
 }

@@ -1,7 +1,7 @@
 // The page of one item's sale, for operators. What it shows comes from `GET /stock`, `/orders`, `/metrics`, `/readyz` and `/lock`.
 
 import { byId, list, say, setData } from "../page/dom.js";
-import { count, counted, duration, moments, sentence } from "../page/format.js";
+import { clock, count, counted, duration, moments, sentence } from "../page/format.js";
 
 /** A change may take longer: the instance waits for the lock, and then for the store. */
 const [POLL_MS, READ_MS, CHANGE_MS] = [2000, 5000, 15_000];
@@ -32,7 +32,6 @@ let isOff, asked;
 
 const rows = (id, shown) => list(byId(id), shown);
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
-const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const both = (at) => moments(at).join(", UTC ");
 /** A value of an answer, a time in both forms. */
 const valueOf = (name, value) => (/(_at|_until|time|changed)$/.test(name) && Date.parse(value) ? both(value) : value);

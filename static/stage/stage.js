@@ -51,20 +51,12 @@ export class Stage {
 
   /** Without `recordings` it shows those of a demo. */
   constructor(recordings = null) {
-    for (const chapter of CHAPTERS) {
-      const button = document.createElement("button");
-      Object.assign(button, { type: "button", className: "chapter", id: `chapter-${chapter.id}`, textContent: chapter.title, ariaPressed: "false" });
-      setData(button, "number", chapter.number);
-      byId("chapters").appendChild(document.createElement("li")).append(button);
-    }
     const clicks = {
       play: () => this.#play(!this.#isPlaying),
       back: () => this.#step(-1),
       forward: () => this.#step(1),
       next: () => this.#choose(this.#next()),
-      yes: () => this.#answer("yes"),
-      no: () => this.#answer("no"),
-      skip: () => this.#answer(null),
+      guess: ({ target }) => target.matches("button") && this.#answer(target.value || null),
       again: () => this.#again(),
       "run-sleep": () => this.#again(),
       checks: ({ target }) => this.#choose(CHAPTERS.find(({ id }) => id === (target.checked ? "checked" : "asleep"))),
@@ -72,7 +64,13 @@ export class Stage {
       save: () => this.#save(),
       copy: () => this.#copy(),
     };
-    for (const chapter of CHAPTERS) clicks[`chapter-${chapter.id}`] = () => this.#choose(chapter);
+    for (const chapter of CHAPTERS) {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", className: "chapter", id: `chapter-${chapter.id}`, textContent: chapter.title, ariaPressed: "false" });
+      setData(button, "number", chapter.number);
+      byId("chapters").appendChild(document.createElement("li")).append(button);
+      clicks[button.id] = () => this.#choose(chapter);
+    }
     for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", (event) => event.currentTarget.ariaDisabled !== "true" && act(event));
     byId("scrub").addEventListener("input", ({ target }) => this.#seek(target.value / 1000));
     byId("speed").addEventListener("change", () => this.#request());
@@ -108,7 +106,7 @@ export class Stage {
     if (this.#demo) this.#start();
     byId("stage").hidden = !this.#isStarted;
     // the last run can be had without a stream of events
-    if (!this.#demo && (now || link.state !== "lost" || link.needsToken || this.#seen.size > 0)) return;
+    if (!this.#demo && (now || link.state !== "lost" || this.#seen.size > 0)) return;
     const run = this.#demo?.run;
     if (this.#demo) this.#showUp();
     this.#setLease(now?.lock?.ttl_ms ?? this.#lease);
@@ -232,21 +230,17 @@ export class Stage {
   /** Has the demo run the sale of a chapter. */
   async #run(chapter, sale = chapter.run) {
     this.#open(this.#kept.get(chapter.id) ?? NOTHING, chapter, false);
-    this.#setBusy(true);
-    try {
-      const sleep = isStoryOfSleep(chapter) ? { sleep_seconds: byId("sleep").valueAsNumber } : {};
-      await this.watch(await call("POST", "demo/run", { ...sale, ...sleep }), chapter);
-    } catch (error) {
-      this.#fail(error);
-    }
+    const sleep = isStoryOfSleep(chapter) ? { sleep_seconds: byId("sleep").valueAsNumber } : {};
+    await this.watch(call("POST", "demo/run", { ...sale, ...sleep }), chapter);
   }
 
   /** Shows a run that this page has started, while it takes place, and then its recording. */
-  async watch(run, chapter = null) {
-    const { id } = run;
-    this.#seen.add(id);
+  async watch(started, chapter = null) {
     this.#setBusy(true);
     try {
+      let run = await started;
+      const { id } = run;
+      this.#seen.add(id);
       this.#live = new Live(run, this.#lease);
       this.#position = 0;
       this.#play(true);
@@ -505,12 +499,12 @@ export class Stage {
   }
 
   async #save() {
-    if (this.#kept.size > 0) download("flash-sale-replay.html", await asPage(this.#recordings()));
+    download("flash-sale-replay.html", await asPage(this.#recordings()));
   }
 
   async #copy() {
     const [shown] = this.#recordings();
-    const link = shown && await asLink(shown);
+    const link = await asLink(shown);
     const copied = link && await navigator.clipboard.writeText(link).then(() => true, () => false);
     if (link && !copied) history.replaceState(null, "", link);
     say({ copied: !link ? "Too large for a link: save it instead." : copied ? "Copied." : "The address of this page now has it." });

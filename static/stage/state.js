@@ -141,13 +141,9 @@ export function holder({ tenures }) {
 }
 
 /** The unit with the most owners, the first of several, if any has more than one: `{ unit, owners }`. */
-export function mostSold(now) {
-  let most = null;
-  for (const [unit, owners] of now.units) {
-    const lead = owners.length - Math.max(1, most?.owners.length ?? 0);
-    if (lead > 0 || (lead === 0 && unit < most?.unit)) most = { unit, owners };
-  }
-  return most;
+export function mostSold({ units }) {
+  const doubled = Array.from(units, ([unit, owners]) => ({ unit, owners })).filter(({ owners }) => owners.length > 1);
+  return doubled.sort((one, other) => other.owners.length - one.owners.length || one.unit - other.unit)[0];
 }
 
 /**

@@ -27,8 +27,8 @@ use testkit::signals::Signals;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use self::problem::{INSTANCE_UNREACHABLE, NEEDS_INSTANCES};
-use self::record::{Command, Note, Status};
+use self::problem::INSTANCE_UNREACHABLE;
+use self::record::{Command, Status};
 pub use self::record::{Fault, NewRun, Run, State, Verdict};
 use self::run::Begun;
 use crate::instance::rig::{Tenure, now_ms};
@@ -102,7 +102,8 @@ struct Known {
     run: Option<Begun>,
     /// The last judged run, event by event.
     replay: Value,
-    notes: Vec<Note>,
+    /// What happened, for the page: a text, and when, in Unix milliseconds.
+    notes: Vec<Value>,
 }
 
 #[derive(Clone, Default)]
@@ -132,19 +133,16 @@ impl Instance {
             _ => ANSWER_TIMEOUT,
         };
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let sentence = match probe::ask(&self.authority, method, path, body, limit).await {
-            Ok((StatusCode::OK, body)) => match serde_json::from_str(&body) {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error.to_string(),
-            },
-            Ok((status, body)) => {
-                let problem: Value = serde_json::from_str(&body).unwrap_or_default();
-                let without_reason = || format!("Instance {} answered {status}.", self.name);
-                problem["detail"].as_str().map_or_else(without_reason, str::to_owned)
-            }
-            Err(_) => format!("Instance {} did not carry out the request.", self.name),
-        };
-        Err(Problem::new(INSTANCE_UNREACHABLE, sentence))
+        let failed = |sentence: String| Problem::new(INSTANCE_UNREACHABLE, sentence);
+        let missed = |_| failed(format!("Instance {} did not carry out the request.", self.name));
+        let answer = probe::ask(&self.authority, method, path, body, limit).await;
+        let (status, body) = answer.map_err(missed)?;
+        if status == StatusCode::OK {
+            return serde_json::from_str(&body).map_err(|error| failed(error.to_string()));
+        }
+        let problem: Value = serde_json::from_str(&body).unwrap_or_default();
+        let without_reason = || format!("Instance {} answered {status}.", self.name);
+        Err(failed(problem["detail"].as_str().map_or_else(without_reason, str::to_owned)))
     }
 
     async fn command(&self, command: &Command) -> Result<(), Problem> {
@@ -224,7 +222,7 @@ impl Control {
                 // before its first answer the instance may still be starting
                 if was_up && one.status.is_some() {
                     let text = format!("{} does not answer: it is stopped, or has died.", one.name);
-                    known.note(text);
+                    known.note(&text);
                 }
                 continue;
             };
@@ -232,19 +230,15 @@ impl Control {
             (one.name, one.tenures, one.looks) = (name.clone(), tenures, looks);
             let Some(before) = one.status.replace(now) else { continue };
             if !was_up {
-                known.note(format!("{name} answers again."));
+                known.note(&format!("{name} answers again."));
             }
             if stale_batches > before.stale_batches {
-                known.note(format!(
+                known.note(&format!(
                     "The store refused a batch of {name}: its token is older than the fence. {name} had lost the \
                      lock without knowing; nothing was sold twice, and its orders wait for another turn."
                 ));
             }
         }
-    }
-
-    fn note(&self, text: String) {
-        self.known.lock().note(text);
     }
 
     /// Sends the command to all instances. The instances that are up must carry it out.
@@ -254,19 +248,11 @@ impl Control {
         let mut of_running = all.iter().zip(done).filter(|(instance, _)| instance.is_up);
         of_running.try_for_each(|(_, done)| done)
     }
-
-    /// The running instance that a fault hits. This is the last one, since the page shows the events of the first.
-    fn victim(&self) -> Result<Instance, Problem> {
-        let mut up = self.up();
-        let last = up.pop().filter(|_| !up.is_empty());
-        let detail = "a fault needs a second running instance, to take over the lock";
-        last.ok_or_else(|| Problem::new(NEEDS_INSTANCES, detail))
-    }
 }
 
 impl Known {
-    fn note(&mut self, text: String) {
-        self.notes.push(Note { at_ms: now_ms(), text });
+    fn note(&mut self, text: &str) {
+        self.notes.push(json!({"at_ms": now_ms(), "text": text}));
         let excess = self.notes.len().saturating_sub(MOST_NOTES);
         self.notes.drain(..excess);
     }

@@ -111,11 +111,3 @@ pub(crate) enum Command {
     /// Die right after the answer.
     Kill {},
 }
-
-/// A note for the page.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Note {
-    /// When it happened, in Unix milliseconds.
-    pub(super) at_ms: f64,
-    pub(super) text: String,
-}

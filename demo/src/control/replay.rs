@@ -22,19 +22,10 @@ use crate::instance::rig::{MOST_LOOKS, Tenure};
 /// About the most events.
 const MOST: usize = 4000;
 
-/// Microseconds since the first request, and the event in the page's form.
-type Events = Vec<(u64, Value)>;
-
-/// The run with its orders, which were sent to these `shops`. `instances` have their last answers.
-pub(super) fn replay(
-    run: &Run,
-    shops: &[Instance],
-    instances: &[Instance],
-    orders: &[Order],
-) -> Value {
-    let shops: Vec<&str> = shops.iter().map(|shop| &*shop.name).collect();
+/// The run with its orders. `instances` have their last answers.
+pub(super) fn replay(run: &Run, instances: &[Instance], orders: &[Order]) -> Value {
     let first = orders.iter().map(|order| order.sent).min().unwrap_or_default();
-    let mut events = shop_events(run, &shops, instances, first);
+    let mut events = shop_events(run, instances, first);
     let room = MOST.saturating_sub(events.len()).max(1);
     let step = (2 * orders.len()).div_ceil(room).max(1);
     for (buyer, order) in orders.iter().enumerate().step_by(step) {
@@ -43,7 +34,7 @@ pub(super) fn replay(
         events.push((sent, json!([sent, "asked", buyer, asked])));
         let event = match order.sold() {
             Some((left, token)) => {
-                let holder = instances.iter().find(|one| one.name == shops[shop]);
+                let holder = instances.iter().find(|one| one.name == run.shops[shop]);
                 let token = token.or_else(|| held_at(run, holder?, order.ended));
                 let unit = i64::try_from(run.stock).unwrap_or(i64::MAX) - left;
                 json!([ended, "sold", buyer, shop, unit, token])
@@ -63,7 +54,7 @@ pub(super) fn replay(
         "lease_ms": instances.iter().find_map(|instance| instance.status.as_ref()?.lease_ms),
         "stock": run.stock,
         "buyers": orders.len(),
-        "shops": shops,
+        "shops": run.shops,
         "took_us": events.last().map(|(at, _)| at),
         "sample": (step > 1).then(|| json!({"of": orders.len()})),
         "events": events.into_iter().map(|(_, event)| event).collect::<Value>(),
@@ -79,23 +70,16 @@ fn held_at(run: &Run, instance: &Instance, at: u64) -> Option<i64> {
     last.map(|tenure| tenure.token)
 }
 
-/// The effects of the lock, the fence and the fault on the instances. `first` is the time of the first request, in microseconds
-/// since the run began.
-fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) -> Events {
+/// The effects of the lock, the fence and the fault on the instances, each with its microseconds since the first request, which
+/// was sent `first` microseconds after the run began.
+fn shop_events(run: &Run, instances: &[Instance], first: u64) -> Vec<(u64, Value)> {
     #[expect(clippy::cast_precision_loss, reason = "a time")]
     let came = run.began_ms * 1e3 + first as f64;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
     let since = |ms: f64| (ms * 1e3 - came).max(0.0) as u64;
-    let place = |name: &String| shops.iter().position(|shop| shop == name);
-    let of_the_run = |tenure: &Tenure| tenure.from_ms >= run.began_ms;
-    let all: Vec<(usize, &Tenure)> = instances
-        .iter()
-        .filter(|instance| instance.is_up)
-        .filter_map(|instance| Some((place(&instance.name)?, &instance.tenures)))
-        .flat_map(|(shop, tenures)| tenures.iter().map(move |tenure| (shop, tenure)))
-        .filter(|(_, tenure)| of_the_run(tenure))
-        .collect();
-    let last = all.iter().map(|(_, tenure)| tenure.from_ms).fold(0.0, f64::max);
+    let place = |name: &String| run.shops.iter().position(|shop| shop == name);
+    let up = || instances.iter().filter(|instance| instance.is_up);
+    let last = up().flat_map(|one| &one.tenures).map(|tenure| tenure.from_ms).fold(0.0, f64::max);
     let mut events = Vec::new();
     let mut note = |at_ms, what: &str, shop: usize, numbers: &[i64]| {
         let at = since(at_ms);
@@ -103,25 +87,26 @@ fn shop_events(run: &Run, shops: &[&str], instances: &[Instance], first: u64) ->
         event.extend(numbers.iter().map(|number| json!(number)));
         events.push((at, Value::Array(event)));
     };
-    for (shop, &Tenure { token, from_ms, to_ms, refused, stopped }) in all {
-        note(from_ms, "key", shop, &[token]);
-        if let Some((from, to)) = stopped {
-            note(from, "asleep", shop, &[]);
-            note(to, "awake", shop, &[]);
-        }
-        if let Some((at, fence)) = refused {
-            note(at, "bounced", shop, &[token, fence]);
-        }
-        // the last holder keeps the lock
-        if let Some(to) = to_ms.filter(|_| from_ms < last) {
-            note(to, "drop", shop, &[token]);
-        }
-    }
     // an instance forgets the first reads of a larger run
     let is_whole = run.requests <= MOST_LOOKS as u64;
-    for instance in instances.iter().filter(|instance| instance.is_up && is_whole) {
+    for instance in up() {
         let Some(shop) = place(&instance.name) else { continue };
-        for (at, left) in instance.looks.iter().filter(|(at, _)| *at >= run.began_ms) {
+        let tenures = instance.tenures.iter().filter(|tenure| tenure.from_ms >= run.began_ms);
+        for &Tenure { token, from_ms, to_ms, refused, stopped } in tenures {
+            note(from_ms, "key", shop, &[token]);
+            if let Some((from, to)) = stopped {
+                note(from, "asleep", shop, &[]);
+                note(to, "awake", shop, &[]);
+            }
+            if let Some((at, fence)) = refused {
+                note(at, "bounced", shop, &[token, fence]);
+            }
+            // the last holder keeps the lock
+            if let Some(to) = to_ms.filter(|_| from_ms < last) {
+                note(to, "drop", shop, &[token]);
+            }
+        }
+        for (at, left) in instance.looks.iter().filter(|(at, _)| is_whole && *at >= run.began_ms) {
             note(*at, "read", shop, &[left.cast_signed()]);
         }
     }

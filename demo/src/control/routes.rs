@@ -146,8 +146,8 @@ async fn start_run(call: Call) -> Result<Response, Problem> {
     if is_too_large || !(1..=MAX_REQUESTS).contains(&wanted.requests) {
         return Err(bad_body(&form));
     }
-    let (run, _task) = call.control.begin(wanted).await?;
-    Ok(accepted(&json!(run)))
+    call.control.begin(wanted).await?;
+    Ok(accepted(&json!(call.control.current_run())))
 }
 
 async fn hit(call: Call) -> Result<Response, Problem> {
@@ -181,7 +181,7 @@ async fn pause(call: Call) -> Result<Response, Problem> {
     let victim = call.victim().await?;
     victim.command(&Command::Fault(Some((Fault::Pause, None)))).await?;
     let text = format!("{} will stop at its next write under the lock.", victim.name);
-    call.control.note(text);
+    call.control.known.lock().note(&text);
     Ok(accepted(&json!({"instance": victim.name})))
 }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::problem::RUN_IN_PROGRESS;
+use super::problem::{NEEDS_INSTANCES, RUN_IN_PROGRESS};
 use super::record::{Command, NewRun, Run, State, Verdict};
 use super::replay::replay;
 use super::{ASK_EVERY, Control, Instance, nobody_answers};
@@ -30,15 +30,14 @@ const LOAD_FLAGS: [&str; 3] = ["--timeout=60s", "--attempt-timeout=15s", "--retr
 /// A run in progress, or the last one.
 pub(super) struct Begun {
     run: Run,
+    /// Its head start ends when the victim has reached its fault.
     live: Arc<Live>,
-    /// Cancelled when the victim has reached its fault.
-    hit: CancellationToken,
 }
 
 impl Begun {
     /// The run with its current counts.
     fn now(&self) -> Run {
-        let Self { run, live, .. } = self;
+        let Self { run, live } = self;
         let mut run = run.clone();
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         run.sold = now(&live.acknowledged);
@@ -56,33 +55,32 @@ impl Begun {
     }
 }
 
-fn check_idle(run: Option<&Begun>) -> Result<(), Problem> {
-    let detail = "another sale takes place: wait for its end, or stop it";
-    let is_idle = run.is_none_or(|begun| begun.run.is_over());
-    is_idle.then_some(()).ok_or_else(|| Problem::new(RUN_IN_PROGRESS, detail))
-}
-
 impl Control {
-    /// Begins a run. Returns it, and the task that carries it out.
+    /// Begins a run. Returns the task that carries it out.
     ///
     /// # Errors
     /// The run is not possible, or another one is in progress.
-    pub(super) async fn begin(
-        self: &Arc<Self>,
-        wanted: NewRun,
-    ) -> Result<(Run, JoinHandle<()>), Problem> {
+    pub(super) async fn begin(self: &Arc<Self>, wanted: NewRun) -> Result<JoinHandle<()>, Problem> {
         self.read_all().await;
+        let (shops, status) = (self.up(), self.status());
+        let last = &mut self.known.lock().run;
         // check this first: the sleeping victim of a run is not up, which would give a misleading error
-        check_idle(self.known.lock().run.as_ref())?;
-        let shops = self.up();
-        let status = self.status().filter(|_| !shops.is_empty());
-        let status = status.ok_or_else(nobody_answers)?;
+        if last.as_ref().is_some_and(|begun| !begun.run.is_over()) {
+            let detail = "another sale takes place: wait for its end, or stop it";
+            return Err(Problem::new(RUN_IN_PROGRESS, detail));
+        }
+        let status = status.filter(|_| !shops.is_empty()).ok_or_else(nobody_answers)?;
         let guard = wanted.guard.unwrap_or(status.guard);
         if wanted.fault.is_some() && guard != Guard::Lock {
             let detail = "a fault needs a lock that the instances share: without one there is no holder to hit";
             return Err(Problem::new(ProblemType::BAD_BODY, detail));
         }
-        let victim = wanted.fault.map(|_| self.victim()).transpose()?.map(|victim| victim.name);
+        if wanted.fault.is_some() && shops.len() < 2 {
+            let detail = "a fault needs a second running instance, to take over the lock";
+            return Err(Problem::new(NEEDS_INSTANCES, detail));
+        }
+        // a fault hits the last one, since the page shows the events of the first
+        let victim = wanted.fault.map(|_| shops.len() - 1);
         let run = Run {
             id: format!("{:.0}", now_ms() * 1e3),
             stock: wanted.stock,
@@ -91,22 +89,15 @@ impl Control {
             fence: wanted.fence.unwrap_or(status.fence),
             fault: wanted.fault,
             sleep_seconds: wanted.sleep_seconds,
-            victim,
+            victim: victim.map(|victim| shops[victim].name.clone()),
             shops: shops.iter().map(|shop| shop.name.clone()).collect(),
             ..Run::default()
         };
         // the victim's buyers come first
-        let victim = shops.iter().position(|shop| run.victim.as_ref() == Some(&shop.name));
         let head_start = victim.map(|victim| (victim, CancellationToken::new()));
         let live = Arc::new(Live { head_start, ..Live::default() });
-        {
-            let slot = &mut self.known.lock().run;
-            check_idle(slot.as_ref())?;
-            let hit = CancellationToken::new();
-            *slot = Some(Begun { run: run.clone(), live: Arc::clone(&live), hit });
-        }
-        let task = tokio::spawn(Arc::clone(self).carry_out(run.clone(), shops, live));
-        Ok((run, task))
+        *last = Some(Begun { run: run.clone(), live: Arc::clone(&live) });
+        Ok(tokio::spawn(Arc::clone(self).carry_out(run, shops, live)))
     }
 
     /// Begins a run and waits for its end.
@@ -114,9 +105,8 @@ impl Control {
     /// # Errors
     /// The run is not possible, or another one is in progress.
     pub async fn run(self: &Arc<Self>, wanted: NewRun) -> Result<Run, Problem> {
-        let (run, task) = self.begin(wanted).await?;
-        task.await.expect("it does not panic");
-        Ok(self.current_run().unwrap_or(run))
+        self.begin(wanted).await?.await.expect("it does not panic");
+        Ok(self.current_run().expect("it has begun"))
     }
 
     /// The last run with its current counts.
@@ -136,9 +126,10 @@ impl Control {
     pub(super) fn note_hit(&self, instance: &str) {
         let mut known = self.known.lock();
         let begun = known.run.as_mut().filter(|it| it.run.victim.as_deref() == Some(instance));
-        if let Some(Begun { run, hit, .. }) = begun.filter(|begun| !begun.run.is_over()) {
+        if let Some(Begun { run, live }) = begun.filter(|begun| !begun.run.is_over()) {
             run.hit_ms = Some(now_ms());
-            hit.cancel();
+            // the other buyers come, so that another instance overtakes it
+            live.head_start.iter().for_each(|(_, others)| others.cancel());
         }
     }
 
@@ -189,13 +180,12 @@ impl Control {
         let sums = run.guard.flaw().is_some().then_some("--without-ledger");
         // without the fence, the demo's writer marks no repeated answer
         let again = (!run.fence).then_some("--again=0");
-        let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).map(str::to_owned);
-        let flags = flags.chain([requests]);
+        let flags = LOAD_FLAGS.into_iter().chain(sums).chain(again).chain([requests.as_str()]);
         let urls = shops.iter().map(|shop| format!("http://{}", shop.authority));
-        let args = loadtest::Args::from_flags(flags.chain(urls));
+        let args = loadtest::Args::from_flags(flags.map(str::to_owned).chain(urls));
         let args = args.map_err(|error| error.to_string())?;
         let load = async { Ok(loadtest::run_in_process(&args, live).await) };
-        let (ran, ()) = tokio::try_join!(load, self.start_the_others(victim, live))?;
+        let (ran, ()) = tokio::try_join!(load, self.until_hit(victim, live))?;
         if self.sale(victim, Method::GET, None).await.map_err(in_words)? != started {
             return Err("Another sale was started meanwhile.".to_owned());
         }
@@ -203,7 +193,7 @@ impl Control {
         self.read_all().await;
         let stale = self.stale_batches().saturating_sub(stale_before);
         let now = self.current_run().unwrap_or_default();
-        Ok((judge(&now, &report, stale), replay(&now, shops, &self.instances(), &orders)))
+        Ok((judge(&now, &report, stale), replay(&now, &self.instances(), &orders)))
     }
 
     /// Reads or starts the sale at an instance that the fault does not hit. Returns the sale's id.
@@ -221,28 +211,24 @@ impl Control {
         Ok(stock["sale"].as_u64())
     }
 
-    /// Starts the other buyers when the victim has reached its fault, so that another instance overtakes it.
+    /// Waits until the victim has reached its fault.
     ///
     /// # Errors
     /// The victim does not reach its fault: a buyer got an answer before, or nobody did in time.
-    async fn start_the_others(&self, victim: Option<&Instance>, live: &Live) -> Result<(), String> {
-        let Some((victim, (_, start))) = victim.zip(live.head_start.as_ref()) else {
+    async fn until_hit(&self, victim: Option<&Instance>, live: &Live) -> Result<(), String> {
+        let Some((victim, (_, hit))) = victim.zip(live.head_start.as_ref()) else {
             return Ok(());
         };
-        let hit = self.known.lock().run.as_ref().map(|begun| begun.hit.clone());
         let is_answered = async {
             while live.ended() == 0 {
                 sleep(ASK_EVERY).await;
             }
         };
         let missed = timeout(FAULT_TIMEOUT, is_answered);
-        let is_hit = hit.unwrap_or_default().run_until_cancelled(missed).await.is_none();
+        let is_hit = hit.run_until_cancelled(missed).await.is_none();
         let what = if is_hit { "has reached" } else { "did not get to" };
         let text = format!("{} {what} its fault while it held the lock.", victim.name);
-        self.note(text.clone());
-        if is_hit {
-            start.cancel();
-        }
+        self.known.lock().note(&text);
         is_hit.then_some(()).ok_or(text)
     }
 }

@@ -8,6 +8,8 @@
 //! | `no-lock` | nothing: oversells |
 //! | `atomic-script` | no lock: the script is atomic |
 //!
+//! A sale is started and changed under the lock, whatever guards its orders.
+//!
 //! Without a shared lock, an instance reads the stock, decides, and writes, in three steps. If two instances read before either
 //! writes, both see the same stock, both find it enough, and both write the same smaller number: two units sold, one taken off.
 //! Such a sale has no order ids and no ledger, so a retry buys again.
@@ -49,42 +51,29 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// Its name; its description, for a sentence like "guarded by ..."; and, if it oversells, the page's warning, and the text
-    /// behind a verdict.
-    const fn words(self) -> (&'static str, &'static str, Option<[&'static str; 2]>) {
+    /// Its name, and its description, for a sentence like "guarded by ...".
+    pub(crate) const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Lock => ("etcd", "the lock", None),
-            Self::Local => (
-                "local",
-                "a lock in each instance",
-                Some([
-                    "Each instance guards the stock against itself alone: two of them sell units twice.",
-                    "That is what happens without a lock between the instances: each one guards the stock only against itself.",
-                ]),
-            ),
-            Self::NoLock => (
-                "no-lock",
-                "nothing",
-                Some([
-                    "Nothing guards the stock: units are sold twice.",
-                    "That is what happens without a lock, when reading, deciding and writing are three steps.",
-                ]),
-            ),
-            Self::AtomicScript => ("atomic-script", "the store's script alone", None),
+            Self::Lock => ("etcd", "the lock"),
+            Self::Local => ("local", "a lock in each instance"),
+            Self::NoLock => ("no-lock", "nothing"),
+            Self::AtomicScript => ("atomic-script", "the store's script alone"),
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
-        self.words().0
-    }
-
-    pub(crate) fn description(self) -> &'static str {
-        self.words().1
-    }
-
-    /// The text behind a verdict that says why this guard oversells, if it does. Guards that oversell keep no ledger.
-    pub(crate) fn flaw(self) -> Option<&'static str> {
-        self.words().2.map(|[_, flaw]| flaw)
+    /// If it oversells: the page's warning, and the text behind a verdict. Guards that oversell keep no ledger.
+    pub(crate) const fn flaw(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Local => Some([
+                "Each instance guards the stock against itself alone: two of them sell units twice.",
+                "That is what happens without a lock between the instances: each one guards the stock only against itself.",
+            ]),
+            Self::NoLock => Some([
+                "Nothing guards the stock: units are sold twice.",
+                "That is what happens without a lock, when reading, deciding and writing are three steps.",
+            ]),
+            Self::Lock | Self::AtomicScript => None,
+        }
     }
 }
 
@@ -128,29 +117,23 @@ impl Switch {
         self.chosen() == Guard::Lock
     }
 
-    /// Waits for the lock of this instance, if `guard` is [`Guard::Local`].
-    async fn turn(&self, guard: Guard) -> Result<Option<OwnedMutexGuard<()>>, SaleError> {
-        if guard != Guard::Local {
-            return Ok(None);
-        }
+    /// Waits for the lock of this instance.
+    async fn turn(&self) -> Result<OwnedMutexGuard<()>, SaleError> {
         let waited = self.context.options.wait_timeout;
         let turn = timeout(waited, Arc::clone(&self.own).lock_owned());
         let turn = self.context.stopping.run_until_cancelled(turn).await;
-        let turn = turn.ok_or(SaleError::Stopping)?;
-        turn.map(Some).map_err(|_| SaleError::WaitTooLong { waited })
+        turn.ok_or(SaleError::Stopping)?.map_err(|_| SaleError::WaitTooLong { waited })
     }
 }
 
 #[async_trait]
 impl SaleGuard for Switch {
     fn status(&self) -> GuardStatus {
-        let (name, description, flaw) = self.chosen().words();
-        let mut status = GuardStatus { name, description, ..GuardStatus::default() };
-        if self.is_shared() {
-            status = self.lock.status();
-        }
+        let (name, description) = self.chosen().words();
+        let own = || GuardStatus { name, description, ..GuardStatus::default() };
+        let mut status = if self.is_shared() { self.lock.status() } else { own() };
         status.without = self.rig.without();
-        status.warnings.extend(flaw.map(|[warning, _]| ("no-lock", warning)));
+        status.warnings.extend(self.chosen().flaw().map(|[warning, _]| ("no-lock", warning)));
         if !self.rig.has(FENCE) {
             let text = "The fence is off: a holder that was paused can undo what others have sold.";
             status.warnings.push(("fence-off", text));
@@ -168,20 +151,23 @@ impl SaleGuard for Switch {
         let _place = self.places.try_acquire().map_err(full)?;
         if guard == Guard::AtomicScript {
             // no plain read first: the script answers *sold out* as fast
-            let sold = by_the_script(&self.context, &order).await;
-            return sold.map_err(|error| SaleError::of_order(error, &order));
+            let SaleContext { inventory, options, .. } = &*self.context;
+            let batch = std::slice::from_ref(&order);
+            let sold = inventory.reduce(&order.item, None, &options.instance, batch).await;
+            let mut outcomes = sold.map_err(|error| SaleError::of_order(error, &order))?;
+            // a batch of one order has one outcome
+            return Ok(outcomes.remove(0));
         }
         if let Some(outcome) = self.context.check_stock(&order).await? {
             return Ok(outcome);
         }
-        let turn = self.turn(guard).await?;
+        let turn = if guard == Guard::Local { Some(self.turn().await?) } else { None };
         let (context, rig) = (Arc::clone(&self.context), Arc::clone(&self.rig));
         let id = order.id.clone();
         // a buyer who goes away must not stop the work between two steps
         let sold = self.context.tasks.spawn(async move {
             let _turn = turn;
-            let sold = in_three_steps(&context, &rig, &order).await;
-            sold.map_err(|error| SaleError::of_order(error, &order))
+            in_three_steps(&context, &rig, &order).await
         });
         sold.await.unwrap_or_else(|panicked| {
             Err(SaleError::OutcomeUnknown { order: id, source: panicked.into() })
@@ -189,21 +175,11 @@ impl SaleGuard for Switch {
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {
-        if self.is_shared() {
-            return self.lock.start(item, sale).await;
-        }
-        // without a lock: a run has no orders when it begins
-        let started = self.context.inventory.start(item, None, sale).await;
-        started.map_err(|error| SaleError::of_start(error, item))
+        self.lock.start(item, sale).await
     }
 
     async fn change(&self, item: &Item, call: &ChangeCall) -> Result<Changed, SaleError> {
-        if self.is_shared() {
-            return self.lock.change(item, call).await;
-        }
-        let SaleContext { inventory, options, .. } = &*self.context;
-        let changed = inventory.change_sale(item, None, &options.instance, call).await;
-        changed.map_err(|error| SaleError::of_change(error, item))
+        self.lock.change(item, call).await
     }
 
     async fn queue(&self, item: &Item) -> Result<Vec<QueueEntry>, SaleError> {
@@ -240,26 +216,20 @@ impl SaleGuard for Switch {
     }
 }
 
-/// Sells one order by the script, without a token.
-async fn by_the_script(context: &SaleContext, order: &Order) -> Result<Outcome, InventoryError> {
-    let SaleContext { inventory, options, .. } = context;
-    let batch = std::slice::from_ref(order);
-    let outcomes = inventory.reduce(&order.item, None, &options.instance, batch).await?;
-    Ok(outcomes.into_iter().next().expect("a batch of one order has one outcome"))
-}
-
 /// `GET stock`; if that is enough, `SET stock`, then `INCRBY lucky`. The answer is in no ledger: position 0, no time, no token,
-/// and this caller's own `remaining`. After [`InventoryError::Unanswered`] any part may be done.
+/// and this caller's own `remaining`.
 async fn in_three_steps(
     context: &SaleContext,
     rig: &Rig,
     order: &Order,
-) -> Result<Outcome, InventoryError> {
+) -> Result<Outcome, SaleError> {
     let SaleContext { inventory, options, .. } = context;
     if order.action != Action::Reserve {
         return Ok(Outcome::Unknown);
     }
-    let seen = u64::try_from(inventory.available(&order.item).await?).unwrap_or(0);
+    let failed = |error: InventoryError| SaleError::of_order(error, order);
+    let seen = inventory.available(&order.item).await.map_err(failed)?;
+    let seen = u64::try_from(seen).unwrap_or(0);
     // from here on the number may be outdated
     if order.item == Item::DEFAULT {
         rig.look(seen);
@@ -270,16 +240,15 @@ async fn in_three_steps(
     rig.about_to_write(None).await;
     let [stock, lucky] = ["stock", "lucky"].map(|name| order.item.key(name));
     let mut set = redis::cmd("SET");
-    inventory.command::<()>(set.arg(stock).arg(remaining)).await?;
+    inventory.command::<()>(set.arg(stock).arg(remaining)).await.map_err(failed)?;
     let mut add = redis::cmd("INCRBY");
-    // an error here leaves the new stock written
     let added = inventory.command::<i64>(add.arg(lucky).arg(order.quantity.get())).await;
-    added.map_err(|error| match error {
-        InventoryError::Refused { source } | InventoryError::Unreachable { source } => {
-            InventoryError::Unanswered { source }
-        }
-        error => error,
-    })?;
+    // the new stock stays written
+    let half_done = |error: InventoryError| SaleError::OutcomeUnknown {
+        order: order.id.clone(),
+        source: error.into(),
+    };
+    added.map_err(half_done)?;
     Ok(Outcome::Reserved(Accepted {
         position: 0,
         event: Event::Reserved,

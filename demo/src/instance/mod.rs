@@ -9,22 +9,20 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::header;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::from_fn;
 use axum::response::{Redirect, Response};
 use axum::routing::get;
 use clap::Args;
 use flash_sale::config::Config;
-use flash_sale::http::page::{SALE, page_routes};
 use flash_sale::http::problem::{Problem, ProblemType};
 use flash_sale::http::{Extension, body, reply};
 use flash_sale::inventory::Inventory;
 use flash_sale::sale::{BoxError, EtcdLock, Sale, SaleContext, SaleGuard, SaleOptions};
 use flash_sale::serve::{self, serve_with};
 use serde_json::{Value, json};
-use testkit::probe;
 use testkit::signals::kill_now;
 use tokio::time::sleep;
 
@@ -33,15 +31,12 @@ use self::guards::Switch;
 use self::rig::{FENCE, Rig};
 use self::writer::Writer;
 pub use self::writer::write_what_was_seen;
+use crate::control::address;
 use crate::control::record::{Command, Status};
-use crate::control::{HIT, address};
 use crate::same_site;
 
 /// How long an instance that is to be killed still lives, so that the control gets its answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
-
-/// How long the report of a fault to the control may take.
-const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the lock and the next holder may take to notice that a lease has ended.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
@@ -98,12 +93,9 @@ pub async fn serve_under(
         SaleOptions,
     ) -> Result<(Arc<SaleContext>, Box<dyn SaleGuard>), BoxError>,
 ) -> Result<(), BoxError> {
-    let Config { shop_token, shop_token_file, admin_token, admin_token_file, .. } = &config;
-    let (tokens, files) = ([shop_token, admin_token], [shop_token_file, admin_token_file]);
-    if tokens.into_iter().any(Option::is_some) || files.into_iter().any(Option::is_some) {
-        return Err(
-            "`demo serve` takes no shop's and no admin token: any client may make each call".into(),
-        );
+    if config.shop_token().or(config.admin_token()).is_some() {
+        let no = "`demo serve` takes no shop's and no admin token: any client may make each call";
+        return Err(no.into());
     }
     tracing::warn!(
         "this is a demo: any client may start a sale, confirm orders and read the ledger"
@@ -132,12 +124,9 @@ struct Controls {
 
 impl Extension for Controls {
     fn routes(self: Arc<Self>) -> Router {
-        let page = match self.control {
-            Some(_) => Router::new().route("/", get(to_the_page)),
-            None => page_routes(SALE),
-        };
         let controls = Router::new().route("/demo/here", get(status).post(execute));
-        controls.layer(from_fn(same_site::layer)).merge(page).with_state(self)
+        let controls = controls.layer(from_fn(same_site::layer));
+        controls.route("/", get(to_the_page)).with_state(self)
     }
 
     /// Any client may start a sale, except pages of other sites.
@@ -149,16 +138,13 @@ impl Extension for Controls {
 type App = State<Arc<Controls>>;
 
 /// Leads to the page, which is at the control's port of the host that the browser has called.
-async fn to_the_page(
-    State(controls): App,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Redirect, Problem> {
-    let called = headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse().ok());
+async fn to_the_page(State(controls): App, request: Request) -> Result<Redirect, Problem> {
+    let called =
+        request.headers().get(header::HOST).and_then(|host| host.to_str().ok()?.parse().ok());
     let page = called.zip(controls.control.as_ref().and_then(Authority::port_u16));
     let elsewhere = || Problem::new(ProblemType::NOT_FOUND, "the page is at the control");
     let (called, port): (Authority, _) = page.ok_or_else(elsewhere)?;
-    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     Ok(Redirect::temporary(&format!("http://{}:{port}/{query}", called.host())))
 }
 
@@ -184,16 +170,11 @@ async fn execute(State(controls): App, request: Request) -> Result<Response, Pro
         Command::Fault(fault) => {
             // longer than the lease lives and the next holder takes to notice its end
             let long = controls.sale.lease_ttl().unwrap_or_default() * 2 + NOTICED_WITHIN;
-            let body = json!({"instance": controls.sale.instance()}).to_string();
-            let control = controls.control.clone();
-            // if the control misses this report, it says that the fault was not reached
-            let tell = async move {
-                let Some(control) = control else { return };
-                drop(probe::ask(control.as_str(), Method::POST, HIT, body, TELL_TIMEOUT).await);
-            };
             let pause = |seconds: Option<u64>| seconds.map_or(long, Duration::from_secs);
-            let fault = fault.map(|(fault, seconds)| (fault, pause(seconds), Box::pin(tell) as _));
-            controls.rig.ask_for(fault);
+            let report = json!({"instance": controls.sale.instance()}).to_string();
+            let control = controls.control.clone().map(|control| (control, report));
+            let fault = fault.map(|(fault, seconds)| (fault, pause(seconds), control));
+            *controls.rig.fault.lock() = fault;
         }
         Command::Kill {} => {
             tracing::error!("killing this instance, as the control of the demo asks");

@@ -1,16 +1,19 @@
 //! The settings that the control makes at an instance, and the events that the instance notes for the replay on the page.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::Method;
+use axum::http::uri::Authority;
 use fenced_lock::Token;
 use flash_sale::inventory::Item;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use testkit::probe;
 use testkit::signals::{kill_now, stop_for};
 
+use crate::control::HIT;
 use crate::control::record::Fault;
 
 /// The safeguard that refuses the writes of a holder that was overtaken.
@@ -20,18 +23,21 @@ pub const FENCE: &str = "fence";
 const MOST_TENURES: usize = 256;
 pub(crate) const MOST_LOOKS: usize = 1000;
 
-/// Tells the control that the fault happens.
-pub(super) type Tell = BoxFuture<'static, ()>;
+/// How long the report of a fault to the control may take.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A fault, the length of a pause, and the control that gets a report beforehand.
+pub(super) type Asked = (Fault, Duration, Option<(Authority, String)>);
 
 /// The settings of the control, and the notes of the instance.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Rig {
     /// A further action before each write.
     before_write: Option<fn() -> BoxFuture<'static, ()>>,
     /// The safeguards that are off.
     off: Mutex<BTreeSet<String>>,
-    /// The fault at the next write, the length of a pause, and the future that reports the fault beforehand.
-    fault: Mutex<Option<(Fault, Duration, Tell)>>,
+    /// The fault at the next write of this process.
+    pub(super) fault: Mutex<Option<Asked>>,
     /// Locked from the read to the end of a write without the fence: the store does not notice if two batches of a holder have
     /// read the same stock.
     pub(super) unfenced: tokio::sync::Mutex<()>,
@@ -56,12 +62,6 @@ pub(crate) struct Tenure {
     pub(crate) stopped: Option<(f64, f64)>,
 }
 
-impl fmt::Debug for Rig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rig").field("off", &self.off).finish_non_exhaustive()
-    }
-}
-
 impl Rig {
     /// A rig with a further action before each write.
     pub fn with(before_write: fn() -> BoxFuture<'static, ()>) -> Self {
@@ -82,19 +82,17 @@ impl Rig {
         self.off.lock().iter().cloned().collect()
     }
 
-    /// Sets the fault that happens at the next write of this process.
-    pub(super) fn ask_for(&self, fault: Option<(Fault, Duration, Tell)>) {
-        *self.fault.lock() = fault;
-    }
-
     /// Carries out the fault that the control has asked for, before a write.
     pub async fn about_to_write(&self, token: Option<Token>) {
         if let Some(act) = self.before_write {
             act().await;
         }
         let asked = self.fault.lock().take();
-        let Some((fault, pause, tell)) = asked else { return };
-        tell.await;
+        let Some((fault, pause, control)) = asked else { return };
+        if let Some((control, report)) = control {
+            // if the control misses this report, it says that the fault was not reached
+            drop(probe::ask(control.as_str(), Method::POST, HIT, report, TELL_TIMEOUT).await);
+        }
         tracing::warn!(?fault, "a fault that the control has asked for");
         let from = now_ms();
         match fault {

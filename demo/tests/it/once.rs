@@ -155,7 +155,7 @@ async fn a_taken_port_is_reported() {
     let mut demo = Demo::start_at(port, &["--once"], |_| {});
     let status = demo.end().await;
     let message =
-        format!("port {taken} is taken: stop what listens there or choose another with --port");
+        format!("port {taken} is not free: stop what listens there or choose another with --port");
     assert!(demo.stderr().contains(&message), "{}", demo.stderr());
     assert_eq!((status.code(), demo.said.as_str()), (Some(2), ""));
     drop(listener);
