@@ -17,8 +17,8 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    with,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of,
+    server_that_says, unseen_waiter, with,
 };
 use super::redis::volatile;
 
