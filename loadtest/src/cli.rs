@@ -336,11 +336,8 @@ mod tests {
         let args = Args::try_parse_from(line).expect("the documented line");
         assert_eq!((args.requests(), args.concurrency, args.stock), (500, 500, Some(300)));
         assert_eq!((args.plan.quantity, args.timeout), (1, Duration::from_secs(30)));
-        assert_eq!(
-            args.limits.longest_pause,
-            Duration::from_secs(30),
-            "a sale that stands still fails"
-        );
+        let still = Duration::from_secs(30);
+        assert_eq!(args.limits.longest_pause, still, "a sale that stands still fails");
         assert_eq!(args.urls, ["http://127.0.0.1:8080", "http://127.0.0.1:8090"]);
         for (bounds, most) in [("--rate=3000", 10_000_000), ("--requests=70", 70)] {
             let line = ["loadtest", "--duration=30s", bounds, "http://127.0.0.1:8080"];

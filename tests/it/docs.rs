@@ -86,14 +86,8 @@ fn figures_are_those_of_the_tables() {
     let eight = values("forwarded", "8", ": batched script")[0];
     let row_of = |instances: &str| {
         let [turns, orders, none] = ["combined", "forwarded", "batched-script"];
-        let share = ": batched script";
-        let cells = [
-            (turns, share),
-            (turns, "p99 ms"),
-            (orders, share),
-            (orders, "p99 ms"),
-            (none, "p99 ms"),
-        ];
+        let (share, p99) = (": batched script", "p99 ms");
+        let cells = [(turns, share), (turns, p99), (orders, share), (orders, p99), (none, p99)];
         let ranges = cells.map(|(contender, column)| {
             let values = values(contender, instances, column);
             let (least, most) = (values[0], values[values.len() - 1]);

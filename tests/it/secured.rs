@@ -13,8 +13,6 @@ use flash_sale::inventory::{
 };
 use flash_sale::secret::{Secret, SecretSource};
 use hyper::Method;
-use tempfile::NamedTempFile;
-use testkit::ports::address_in;
 use testkit::probe;
 use testkit::redis::{RIGHTS, USER};
 use testkit::shared::{fresh_database, fresh_lock_name, shared_endpoint};
@@ -23,8 +21,9 @@ use testkit::{
     AuthTokens, Certificates, EtcdOptions, OwnedDir, PrivateEtcd, PrivateRedis, RedisOptions,
 };
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use crate::http::instance::Instance;
 use crate::program::{program, run};
 use crate::support::store::{PATIENT, open, order};
 
@@ -87,10 +86,7 @@ fn serve(flags: &[String]) -> Command {
 
 /// The output of `serve` with these flags until it listens.
 async fn warnings(flags: &[String]) -> String {
-    let log = NamedTempFile::new().unwrap();
-    let _started = serve(flags).stderr(log.reopen().unwrap()).spawn().unwrap();
-    address_in(log.path()).await;
-    std::fs::read_to_string(log.path()).unwrap()
+    Instance::start(serve(flags)).await.log()
 }
 
 /// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost
@@ -186,16 +182,13 @@ async fn a_start_without_trust_says_why() {
 async fn an_instance_without_rights_says_so() {
     let (etcd, redis) = (secured_etcd(AuthTokens::Simple(300)).await, secured_redis().await);
     let flags = [flags_of(&etcd), redis.flags()].concat();
-    let log = NamedTempFile::new().unwrap();
-    let mut other = serve(&flags);
-    other.args(["--lock-name", "other"]).stderr(log.reopen().unwrap());
-    let _started = other.spawn().unwrap();
-    let url = format!("http://{}/readyz", address_in(log.path()).await);
+    let of_another_lock = ["--lock-name", "other"].map(str::to_owned);
+    let other = Instance::start(serve(&[&flags[..], &of_another_lock].concat())).await;
+    let url = format!("http://{}/readyz", other.address);
     eventually("it is refused", async || {
         let (status, said) = run(&["health", &url]).await;
         assert_eq!(status, Some(1), "{said}");
-        let log = std::fs::read_to_string(log.path()).unwrap();
-        log.contains("the lock service refuses this item's lock")
+        other.log().contains("the lock service refuses this item's lock")
     })
     .await;
     let hasty = ["--wait-timeout".to_owned(), "1s".to_owned()];
@@ -354,35 +347,19 @@ fn access_of(redis: &PrivateRedis) -> RedisAccess {
     RedisAccess { address, ca: servers.redis_ca, identity }
 }
 
-/// An instance of a sale, and what it writes.
-struct Peer {
-    port: u16,
-    log: NamedTempFile,
-    _running: Child,
+/// Starts an instance with these flags for its peers.
+async fn peer(servers: &[String], peers: &[&str]) -> Instance {
+    let mut serve = serve(servers);
+    serve.args(["--peer-listen", "127.0.0.1:0"]).args(peers);
+    Instance::start(serve).await
 }
 
-impl Peer {
-    /// Starts it, with these flags for its peers.
-    async fn start(servers: &[String], peers: &[&str]) -> Self {
-        let log = NamedTempFile::new().unwrap();
-        let mut serve = serve(servers);
-        serve.args(["--peer-listen", "127.0.0.1:0"]).args(peers);
-        let running = serve.stderr(log.reopen().unwrap()).spawn().unwrap();
-        let port = address_in(log.path()).await.port();
-        Self { port, log, _running: running }
-    }
-
-    /// Orders a unit, and returns the answer.
-    async fn order(&self) -> String {
-        let (status, answer) =
-            probe::http(Method::POST, self.port, "/stock/reduce", "").await.unwrap();
-        assert_eq!(status, 200, "{answer}");
-        answer
-    }
-
-    fn says(&self, what: &str) -> bool {
-        std::fs::read_to_string(self.log.path()).unwrap().contains(what)
-    }
+/// Orders a unit, and returns the answer.
+async fn buy(at: &Instance) -> String {
+    let port = at.address.port();
+    let (status, answer) = probe::http(Method::POST, port, "/stock/reduce", "").await.unwrap();
+    assert_eq!(status, 200, "{answer}");
+    answer
 }
 
 /// Goal: instances send each other orders over mutual TLS. One whose certificate another authority has signed, and one that has
@@ -402,27 +379,29 @@ async fn peers_over_mutual_tls() {
     };
     let right = flags(&ours);
     let right: Vec<_> = right.iter().map(String::as_str).collect();
-    let [a, b] = [Peer::start(&servers, &right).await, Peer::start(&servers, &right).await];
-    a.order().await;
-    eventually("it sends its orders", async || b.order().await.contains("\"holder\"")).await;
+    let [a, b] = [peer(&servers, &right).await, peer(&servers, &right).await];
+    buy(&a).await;
+    eventually("it sends its orders", async || buy(&b).await.contains("\"holder\"")).await;
     // to the end: one that is killed may keep the lock for its TTL
     let mut others = Vec::new();
     for (peers, refused) in
         [(flags(&foreign), "refuses the certificate of this instance"), (Vec::new(), "")]
     {
         let peers: Vec<_> = peers.iter().map(String::as_str).collect();
-        let other = Peer::start(&servers, &peers).await;
+        let other = peer(&servers, &peers).await;
         eventually("it says why", async || {
-            let is_alone = !other.order().await.contains("\"holder\"");
-            b.order().await;
+            let is_alone = !buy(&other).await.contains("\"holder\"");
+            buy(&b).await;
             assert!(is_alone, "nobody lets it in");
-            let said = ["the holder cannot be reached", "the holder did not answer"];
-            said.iter().any(|said| other.says(said)) && other.says(refused)
+            let (said, log) =
+                (["the holder cannot be reached", "the holder did not answer"], other.log());
+            said.iter().any(|said| log.contains(said)) && log.contains(refused)
         })
         .await;
         others.push(other);
     }
-    assert!([&a, &b].iter().any(|peer| peer.says("a connection without the peers' TLS: refused")));
+    let said = "a connection without the peers' TLS: refused";
+    assert!([&a, &b].iter().any(|peer| peer.log().contains(said)));
 
     let unusable = dirs[0].path().join("none.pem");
     let unusable = unusable.to_str().unwrap();

@@ -9,13 +9,14 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use fenced_lock::{Guard, Session};
 use flash_sale::http::{AppState, HttpOptions, router};
 use flash_sale::inventory::{Inventory, Item, Replicas};
+use flash_sale::peers::Peers;
 use flash_sale::sale::{Sale, SaleOptions};
 use flash_sale::secret::{Secret, SecretSource};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use testkit::Proxy;
 use testkit::shared::{Raw, fresh_database, fresh_lock_name, shared_endpoint};
 use testkit::wait::eventually;
+use testkit::{PrivateRedis, Proxy, RedisOptions};
 use tower::ServiceExt;
 
 use crate::support::etcd::{backend, session, sessions};
@@ -86,14 +87,26 @@ impl Shop {
         Self::at(shared_endpoint().await, fresh_database().await, options)
     }
 
+    /// A shop with a Redis of its own.
+    pub(crate) async fn with_own_redis(options: ShopOptions) -> (PrivateRedis, Self) {
+        let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+        let url = format!("{}/0", redis.url());
+        (redis, Self::at(shared_endpoint().await, url, options))
+    }
+
     /// A shop over these servers.
     pub(crate) fn at(etcd: String, redis: String, options: ShopOptions) -> Self {
-        Self::named("8080", fresh_lock_name(), etcd, redis, options)
+        Self::named("8080", [fresh_lock_name(), etcd, redis], options, None)
     }
 
     /// Another instance of the same sale.
     pub(crate) fn beside(&self, instance: &str) -> Self {
-        self.over(instance, self.redis.clone())
+        self.over(instance, self.redis.clone(), None)
+    }
+
+    /// Another instance of the same sale, with peers.
+    pub(crate) fn with_peers(&self, instance: &str, peers: Arc<Peers>) -> Self {
+        self.over(instance, self.redis.clone(), Some(peers))
     }
 
     /// Another instance of the same sale, which sees the store through a proxy.
@@ -102,26 +115,25 @@ impl Shop {
         let (port, database) = address.split_once('/').unwrap();
         let proxy = Proxy::to(port.parse().unwrap()).await.unwrap();
         let redis = format!("redis://127.0.0.1:{}/{database}", proxy.port());
-        (self.over(instance, redis), proxy)
+        (self.over(instance, redis, None), proxy)
     }
 
     /// The same instance with other options.
     pub(crate) fn with(&self, options: ShopOptions) -> Self {
-        let (lock_name, etcd) = (self.lock_name.clone(), self.etcd.clone());
-        Self::named("8080", lock_name, etcd, self.redis.clone(), options)
+        let servers = [&self.lock_name, &self.etcd, &self.redis].map(Clone::clone);
+        Self::named("8080", servers, options, None)
     }
 
-    fn over(&self, instance: &str, redis: String) -> Self {
-        let (lock_name, etcd) = (self.lock_name.clone(), self.etcd.clone());
-        Self::named(instance, lock_name, etcd, redis, self.options.clone())
+    fn over(&self, instance: &str, redis: String, peers: Option<Arc<Peers>>) -> Self {
+        let servers = [self.lock_name.clone(), self.etcd.clone(), redis];
+        Self::named(instance, servers, self.options.clone(), peers)
     }
 
     fn named(
         instance: &str,
-        lock_name: String,
-        etcd: String,
-        redis: String,
+        [lock_name, etcd, redis]: [String; 3],
         options: ShopOptions,
+        peers: Option<Arc<Peers>>,
     ) -> Self {
         let timeouts = both(options.store_timeout);
         let replicas = Replicas { count: options.replicas, timeout: Duration::from_millis(300) };
@@ -135,7 +147,7 @@ impl Shop {
             queue_length: options.queue_length,
             wait_timeout: options.wait_timeout,
             etcd: Some(Arc::clone(&locks)),
-            peers: None,
+            peers,
         };
         let sale = Sale::guarded(inventory, sessions(locks, instance), sale_options);
         let state = Arc::new(AppState::new(sale.clone(), options.http.clone()));

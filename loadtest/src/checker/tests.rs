@@ -2,7 +2,6 @@
 
 mod changes;
 mod holds;
-mod random;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -125,10 +125,8 @@ async fn held_units_are_waited_for() {
     let report = report(Fault::None, &format!("{flags} --longest-pause 900ms")).await;
     assert!(report.pass && report.tally.acknowledged == 9, "{}", report.verdict);
     assert!(report.tally.unsettled_attempts["409 all-held"] >= 4, "{:?}", report.tally);
-    assert!(
-        report.duration_seconds > 1.0
-            && report.latency_microseconds.expect("answers").max < 900_000
-    );
+    assert!(report.duration_seconds > 1.0);
+    assert!(report.latency_microseconds.expect("answers").max < 900_000);
 }
 
 /// Goal: in a sale with holds, a buyer who was told sold out while an earlier attempt had no answer cancels the order: units
@@ -210,11 +208,8 @@ async fn passing_refusals_are_asked_again() {
         let report = report(Fault::Problem(1, status, kind), &flags).await;
         // a unit was left
         let is_lie = kind == "all-held";
-        assert!(
-            report.pass != is_lie && report.tally.acknowledged == 1,
-            "{status} {kind}: {}",
-            report.verdict
-        );
+        assert_eq!(report.tally.acknowledged, 1, "{status} {kind}");
+        assert_eq!(report.pass, !is_lie, "{status} {kind}: {}", report.verdict);
         assert_eq!(report.tally.resolved, u64::from(outcome == "unknown"), "{status} {kind}");
         let attempts = attempts(&path);
         let [first, second] = &attempts[..] else { panic!("{attempts:?}") };
@@ -252,24 +247,17 @@ async fn time_and_rate_bound_a_run() {
     assert_eq!(bounded.tally.unknown, 0);
 
     let both = report(Fault::None, "--duration 1h --requests 7 --stock 7").await;
-    assert_eq!(
-        (both.requests, both.setup.bound_seconds, both.setup.plan.rate),
-        (7, Some(3600.0), None)
-    );
+    let bounds = (both.requests, both.setup.bound_seconds, both.setup.plan.rate);
+    assert_eq!(bounds, (7, Some(3600.0), None));
     assert!(!both.setup.started.is_empty() && !both.setup.version.is_empty(), "{both:?}");
     // the only connection waits for longer than the run lasts
     let late = Fault::Problem(1, 429, "queue-full");
     let late = report(late, &flags.replace("-c 4", "-c 1")).await;
-    assert_eq!(
-        (late.requests, late.not_sent, late.setup.plan.rate),
-        (1, 199, Some(200.0)),
-        "{late:?}"
-    );
+    let bounds = (late.requests, late.not_sent, late.setup.plan.rate);
+    assert_eq!(bounds, (1, 199, Some(200.0)), "{late:?}");
     let found: Vec<_> = late.findings.iter().map(|found| &*found.kind).collect();
-    assert!(
-        found == ["not_sent"] && late.to_string().contains("due and not sent             199"),
-        "{late}"
-    );
+    assert_eq!(found, ["not_sent"]);
+    assert!(late.to_string().contains("due and not sent             199"), "{late}");
 }
 
 /// Goal: at a rate, the latency counts from when the order was due, so that a slow service cannot hide the orders that wait for

@@ -7,21 +7,14 @@ use axum::http::HeaderName;
 use flash_sale::http::rate_limit::Rate;
 use serde_json::json;
 use testkit::client::Connection;
-use testkit::shared::{fresh_database, shared_endpoint};
+use testkit::shared::fresh_database;
 use testkit::wait::eventually;
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
+use testkit::{EtcdOptions, PrivateEtcd};
 use tokio::net::TcpSocket;
 
 use super::server::{OPTIONS, Running};
 use crate::shop::{Shop, ShopOptions};
 use crate::support::store::scripts_run;
-
-/// A shop with a Redis of its own, which may take its time to answer.
-pub(super) async fn own_redis() -> (PrivateRedis, Shop) {
-    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let shop = Shop::at(shared_endpoint().await, redis.url(), patient());
-    (redis, shop)
-}
 
 /// For servers that answer, however busy the machine is.
 pub(super) fn patient() -> ShopOptions {
@@ -32,7 +25,7 @@ pub(super) fn patient() -> ShopOptions {
 /// it at once if it started that sale, and soon otherwise; that sale takes nothing from another item.
 #[tokio::test]
 async fn a_made_up_item_is_looked_up_once() {
-    let (redis, shop) = own_redis().await;
+    let (redis, shop) = Shop::with_own_redis(patient()).await;
     shop.start(1).await;
     let other = shop.beside("8090");
     let scripts = scripts_run(&redis).await;
@@ -55,7 +48,7 @@ async fn a_made_up_item_is_looked_up_once() {
 /// refused.
 #[tokio::test]
 async fn pages_wait_for_each_other() {
-    let (mut redis, shop) = own_redis().await;
+    let (mut redis, shop) = Shop::with_own_redis(patient()).await;
     shop.start(1).await;
     shop.order("a-1").await.json(200);
     let connections =

@@ -6,7 +6,7 @@ mod changes;
 mod cluster;
 mod events;
 mod example_shop;
-mod instance;
+pub(crate) mod instance;
 mod limits;
 mod metrics;
 mod openapi;

@@ -62,11 +62,8 @@ async fn it_has_every_route_and_no_other() {
         let allowed = refused.headers()["allow"].to_str().unwrap().to_lowercase();
         // GET brings HEAD along
         let allowed: BTreeSet<_> = allowed.split(',').filter(|method| *method != "head").collect();
-        assert_eq!(
-            operations.keys().map(String::as_str).collect::<BTreeSet<_>>(),
-            allowed,
-            "{path}"
-        );
+        let described: BTreeSet<_> = operations.keys().map(String::as_str).collect();
+        assert_eq!(described, allowed, "{path}");
         for (method, operation) in operations {
             // a generated client leaves out a call whose answer has a range of types; with two types, the answer is of neither
             assert!(!operation.to_string().contains("*/*"), "{method} {path}");
@@ -123,10 +120,7 @@ async fn it_has_every_member_and_problem() {
         let (schema, keys) = (&schemas[schema], keys(answer));
         let required: BTreeSet<String> =
             serde_json::from_value(schema["required"].clone()).unwrap();
-        assert!(
-            required.is_subset(&keys) && keys.is_subset(&members(schema)),
-            "{schema}: {answer}"
-        );
+        assert!(required.is_subset(&keys) && keys.is_subset(&members(schema)), "{answer}");
         for (name, value) in answer.as_object().unwrap() {
             let is_time = value.as_str().is_some_and(|text| text.parse::<Timestamp>().is_ok());
             let described = &schema["properties"][name];

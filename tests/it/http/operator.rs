@@ -55,12 +55,8 @@ async fn a_sale_is_run_from_a_shell() {
 
     let start = "start --stock 10 --id tea-1 --hold 10m --per-user 2";
     sale(&format!("{start} --url {nobody}"), 1, &["cannot reach 127.0.0.1:"]).await;
-    sale(
-        &format!("{start} --token-file {wrong}"),
-        1,
-        &["401", "--token-file or FLASH_SALE_ADMIN_TOKEN is"],
-    )
-    .await;
+    let with_wrong = format!("{start} --token-file {wrong}");
+    sale(&with_wrong, 1, &["401", "--token-file or FLASH_SALE_ADMIN_TOKEN is"]).await;
     sale(start, 0, &["Started.", "sale tea-1 of item default", "10 units left"]).await;
     sale(start, 0, &["Started before."]).await;
     // it has no order yet

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use serde_json::{Value, json};
-use testkit::shared::shared_endpoint;
 use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use super::events::{Watcher, has};
@@ -54,33 +52,4 @@ async fn without_redis_or_etcd_nothing_is_sold() {
     watcher.until("etcd is back", |view| !is_away(view)).await;
     shop.order("a-1").await.json(200);
     assert_eq!(shop.stock().await["stock"], 4);
-}
-
-/// Goal: when Redis stops between an order and its answer, the outcome is unknown; a retry with the id from that reply gets the
-/// answer and takes nothing twice.
-#[tokio::test]
-async fn a_lost_answer_is_an_unknown_outcome() {
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let wait_timeout = Duration::from_secs(2);
-    let options = ShopOptions { wait_timeout, ..ShopOptions::default() };
-    let shop = Shop::at(shared_endpoint().await, redis.url(), options);
-    shop.start(5).await;
-
-    // while another one holds the lock, the order has looked at the stock and has not touched it
-    let (_session, guard) = shop.hold_lock().await;
-    let (reply, ()) = tokio::join!(shop.call("POST /stock/reduce"), async {
-        shop.until_queued(2).await;
-        redis.child().pause().unwrap();
-        guard.unlock().await.unwrap();
-    });
-    let problem = reply.problem(504, "outcome-unknown");
-    let id = problem["order"].as_str().expect("the id to ask with");
-
-    redis.child().resume().unwrap();
-    shop.until_ready().await;
-    let key = [("idempotency-key", id)];
-    let again = shop.call_with("POST /stock/reduce", &key, Body::empty()).await.json(200);
-    assert_eq!(again["order"], id);
-    let stock = shop.stock().await;
-    assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }

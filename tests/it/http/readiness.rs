@@ -2,11 +2,9 @@
 //! that can is ready, whatever else is wrong. Method: servers of the test's own where something is done to
 //! them; `GET /readyz` is asked.
 
-use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
+use etcd_client::Client;
 use serde_json::{Value, json};
-use testkit::shared::{fresh_database, shared_endpoint};
 use testkit::wait::eventually;
-use testkit::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
 use crate::shop::{Shop, ShopOptions};
 
@@ -19,8 +17,7 @@ async fn until_unready(shop: &Shop, status: u16, word: &str) {
 
 #[tokio::test]
 async fn a_store_that_takes_no_order_is_not_ready() {
-    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let shop = Shop::at(shared_endpoint().await, redis.url(), ShopOptions::default());
+    let (_redis, shop) = Shop::with_own_redis(ShopOptions::default()).await;
     shop.until_ready().await;
     shop.start(5).await;
     let mut raw = shop.raw().await;
@@ -63,18 +60,6 @@ async fn what_is_wrong_with_all_items_is_in_the_way() {
     shop.until_ready().await;
 }
 
-/// Goal: an instance that has sold nothing yet learns of damage by its first order.
-#[tokio::test]
-async fn damage_is_noticed_by_who_has_not_sold_yet() {
-    let shop = Shop::empty(ShopOptions::default()).await;
-    shop.raw().await.run::<()>("SET stock:{tea} many").await;
-    shop.until_ready().await;
-    for line in ["POST /stock/reduce?item=tea", "GET /stock?item=tea"] {
-        shop.call(line).await.problem(500, "damaged");
-    }
-    until_unready(&shop, 500, "damaged").await;
-}
-
 /// Goal: a key without a lease that holds the lock is named, and does not block the lock of another item.
 #[tokio::test]
 async fn a_key_without_a_lease_in_front_is_named() {
@@ -98,24 +83,5 @@ async fn a_key_without_a_lease_in_front_is_named() {
     etcd.put(format!("{}:tea/forgotten", shop.lock_name), "", None).await.unwrap();
     until_unready(&shop, 503, "not-ready").await;
     etcd.delete(key, None).await.unwrap();
-    shop.until_ready().await;
-}
-
-/// Raises or clears etcd's alarm for an exhausted quota.
-async fn no_space(endpoint: &str, action: AlarmAction) {
-    let mut client = Client::connect([endpoint], None).await.unwrap();
-    let mut options = AlarmOptions::new();
-    options.with_member(client.status().await.unwrap().header().unwrap().member_id());
-    client.alarm(action, AlarmType::Nospace, Some(options)).await.unwrap();
-}
-
-#[tokio::test]
-async fn an_etcd_without_space_is_in_the_way() {
-    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
-    let shop = Shop::at(etcd.endpoint(), fresh_database().await, ShopOptions::default());
-    shop.until_ready().await;
-    no_space(&etcd.endpoint(), AlarmAction::Activate).await;
-    until_unready(&shop, 503, "lock-unavailable").await;
-    no_space(&etcd.endpoint(), AlarmAction::Deactivate).await;
     shop.until_ready().await;
 }

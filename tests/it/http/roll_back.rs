@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use flash_sale::inventory::{Item, Replicas};
+use serde_json::json;
 use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::{Raw, shared_endpoint};
 use testkit::wait::{eventually, within};
 use testkit::{EtcdOptions, OwnedDir, PrivateEtcd, RedisOptions, ReplicatedRedis};
 
-use super::limits::{own_redis, patient};
+use super::limits::patient;
 use crate::program::{program, run};
 use crate::shop::{Shop, ShopOptions};
 use crate::support::store::connect;
@@ -48,7 +49,7 @@ async fn assert_stopped(shop: &Shop) {
 /// Goal: without `--yes` the command shows the state and changes nothing; with it the sale goes on.
 #[tokio::test]
 async fn an_operator_accepts_the_loss() {
-    let (mut redis, shop) = own_redis().await;
+    let (mut redis, shop) = Shop::with_own_redis(patient()).await;
     let text = recover("store", &shop, &[], 1).await;
     assert!(text.contains("no stock of default"), "{text}");
 
@@ -84,7 +85,7 @@ async fn an_operator_accepts_the_loss() {
 /// standard output.
 #[tokio::test]
 async fn an_operator_ends_a_sale_that_is_gone() {
-    let (redis, shop) = own_redis().await;
+    let (redis, shop) = Shop::with_own_redis(patient()).await;
     shop.start(5).await;
     shop.order("a-1").await.json(200);
     Raw::connect(&redis.url()).await.run::<()>("FLUSHDB").await;
@@ -106,7 +107,7 @@ async fn an_operator_ends_a_sale_that_is_gone() {
 /// for a lock that is held, and names its holder.
 #[tokio::test]
 async fn an_operator_accepts_another_cluster() {
-    let (redis, before) = own_redis().await;
+    let (redis, before) = Shop::with_own_redis(patient()).await;
     before.start(5).await;
     let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
     let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
@@ -134,8 +135,8 @@ async fn an_operator_accepts_another_cluster() {
     assert!(text.contains("Nothing to do"), "{text}");
 }
 
-/// Goal: a sleeping replica makes the outcome unknown; a retry gets its answer only when the replica has the
-/// order, also if nothing is left by then.
+/// Goal: a sleeping replica makes the outcome unknown; a retry with the id from that reply gets its answer only when the replica
+/// has the order, also if nothing is left by then, and takes nothing twice.
 #[tokio::test]
 async fn without_its_replica_an_order_is_unknown() {
     let dir = OwnedDir::create().unwrap();
@@ -148,12 +149,12 @@ async fn without_its_replica_an_order_is_unknown() {
     let inventory = connect(&pair.url()).await.with_replicas(patient);
     inventory.start(&Item::DEFAULT, None, 1).await.unwrap();
     pair.replica.child().pause().unwrap();
-    for _ in 0..2 {
-        let problem = shop.order("a-1").await.problem(504, "outcome-unknown");
-        assert_eq!(problem["order"], "a-1");
-        assert_eq!(shop.raw().await.run::<u64>("GET stock").await, 0, "it was the last unit");
-    }
+    let problem = shop.call("POST /stock/reduce").await.problem(504, "outcome-unknown");
+    let id = problem["order"].as_str().expect("the id to ask with");
+    assert_eq!(shop.order(id).await.problem(504, "outcome-unknown")["order"], id);
+    assert_eq!(shop.raw().await.run::<u64>("GET stock").await, 0, "it was the last unit");
     pair.replica.child().resume().unwrap();
-    eventually("the replica has it", async || shop.order("a-1").await.status == 200).await;
-    assert_eq!(shop.stock().await["lucky"], 1);
+    eventually("the replica has it", async || shop.order(id).await.status == 200).await;
+    let stock = shop.stock().await;
+    assert_eq!((&stock["lucky"], &stock["orders"]), (&json!(1), &json!(1)));
 }

@@ -72,11 +72,7 @@ impl Sale {
         }
         let stock = Connection::open(self.instances[0].address).await.get("/stock").await;
         let stock: serde_json::Value = serde_json::from_str(&stock.body).unwrap();
-        assert_eq!(
-            stock["lucky"],
-            sold.load(Ordering::Relaxed),
-            "no unit was taken twice: {stock}"
-        );
+        assert_eq!(stock["lucky"], sold.load(Ordering::Relaxed), "none was taken twice: {stock}");
     }
 }
 

@@ -259,10 +259,8 @@ async fn a_paused_sale_serves_its_orders() {
     let mut kept = inventory.sales(&ITEM).await.unwrap().kept;
     let last = kept.pop().unwrap();
     let terms = json!({ "starts_at": now.stock.terms.starts_at.unwrap() });
-    assert_eq!(
-        [&last["terms"], &last["paused"], &last["version"]],
-        [&terms, &true.into(), &5.into()]
-    );
+    let told = [&last["terms"], &last["paused"], &last["version"]];
+    assert_eq!(told, [&terms, &true.into(), &5.into()]);
 }
 
 /// Goal: a batch that got lost is not carried out after a change: an order that was told *sold out* meanwhile takes nothing. The

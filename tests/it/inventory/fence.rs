@@ -22,10 +22,8 @@ async fn a_stale_token_is_refused() {
     for result in refused {
         let error = result.unwrap_err();
         assert!(error.nothing_written() && !error.is_retryable());
-        assert!(
-            matches!(error, InventoryError::StaleToken { fence, .. } if fence == token(10)),
-            "{error}"
-        );
+        let InventoryError::StaleToken { fence, .. } = error else { panic!("{error}") };
+        assert_eq!(fence, token(10));
     }
     assert_eq!(raw.dump().await, before);
     sell(&inventory, Some(token(10)), "b").await.unwrap();

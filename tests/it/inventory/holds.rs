@@ -2,16 +2,10 @@
 //!
 //! Holds end by Redis' clock: a test writes an earlier end into the store, or waits for Redis.
 
-use std::time::Duration;
-
 use flash_sale::inventory::{
-    Action, Event, Inventory, InventoryError, NewSale, Order, Outcome, Phase, Terms, Timestamp,
-    Units, User,
+    Action, Event, Inventory, NewSale, Order, Outcome, Phase, Terms, Timestamp, Units, User,
 };
-use testkit::copies::{DataCopy, restart_with};
 use testkit::shared::fresh_database;
-use testkit::wait::eventually;
-use testkit::{PrivateRedis, RedisOptions};
 
 use super::{ITEM, Raw, accepted, connect, fresh, order, reduce, token};
 
@@ -104,54 +98,12 @@ async fn the_first_end_of_a_hold_stands() {
     assert_eq!((stock.orders, stock.entries), (3, 6));
 }
 
-/// Goal: a batch carries out reservations, confirmations, cancellations and expiry in its order. The same batch, sent again,
-/// changes nothing.
-#[tokio::test]
-async fn a_batch_may_ask_for_everything() {
-    let (inventory, mut raw) = fresh().await;
-    inventory.start(&ITEM, Some(token(1)), held(3)).await.unwrap();
-    reduce(&inventory, Some(token(1)), &[order("a", 1), order("b", 2)]).await.unwrap();
-    assert!(matches!(one(&inventory, order("c", 1)).await, Outcome::AllHeld { remaining: 0, .. }));
-    end_hold(&mut raw, "a").await;
-    let found = inventory.look_up(&ITEM, &["c".to_owned()]).await.unwrap();
-    assert!(found.available.is_due && found.available.stock == 0);
-    let as_to = |id, action| Order { action, ..order(id, 1) };
-    let batch = [
-        order("c", 1),
-        as_to("c", Action::Cancel),
-        order("d", 1),
-        as_to("b", Action::Confirm),
-        as_to("b", Action::Cancel),
-        as_to("a", Action::Confirm),
-        order("e", 1),
-        as_to("-", Action::Expire),
-    ];
-    let batch: Vec<Order> = batch.into();
-    let outcomes = reduce(&inventory, Some(token(2)), &batch).await.unwrap();
-    assert!(matches!(
-        &outcomes[..],
-        [
-            Outcome::Reserved(_),
-            Outcome::Changed { .. },
-            Outcome::Reserved(_),
-            Outcome::Changed { .. },
-            Outcome::Final,
-            Outcome::Over { .. },
-            Outcome::AllHeld { remaining: 0, hold_seconds: 60, .. },
-            Outcome::Unknown
-        ]
-    ));
-    assert_eq!(counts(&inventory).await, (0, 3, 1));
-    let dump = raw.dump().await;
-    reduce(&inventory, Some(token(2)), &batch).await.unwrap();
-    assert_eq!(raw.dump().await, dump);
-}
-
 /// Goal: if too few units are left for an order, it is told *all held* if the held units could serve it, and otherwise *sold
 /// out*. The count of the held units follows each step, reads have it, too, and a refusal writes nothing. If the store lacks the
 /// count, batches count its ledger, each a bounded number of entries; until then nobody is told *sold out*.
 #[tokio::test]
 async fn held_is_not_sold() {
+    use Action::{Cancel, Confirm, Expire};
     const COUNT: &str = "\theld";
     let (inventory, mut raw) = fresh().await;
     inventory.start(&ITEM, Some(token(1)), held(5)).await.unwrap();
@@ -159,17 +111,11 @@ async fn held_is_not_sold() {
     // the orders; the units held and confirmed after them; the state; the largest order that the held units could serve
     let steps: [(Vec<Order>, i64, i64, Phase, u32); 6] = [
         (vec![order("a", 2), order("b", 2)], 4, 0, Phase::Running, 5),
-        (vec![as_to("a", Action::Confirm)], 2, 2, Phase::Running, 3),
-        (vec![as_to("b", Action::Cancel)], 0, 2, Phase::Running, 3),
+        (vec![as_to("a", Confirm)], 2, 2, Phase::Running, 3),
+        (vec![as_to("b", Cancel)], 0, 2, Phase::Running, 3),
         (vec![order("c", 1), order("d", 2)], 3, 2, Phase::AllHeld, 3),
-        (vec![as_to("c", Action::Confirm)], 2, 3, Phase::AllHeld, 2),
-        (
-            vec![as_to("-", Action::Expire), order("e", 2), as_to("e", Action::Confirm)],
-            0,
-            5,
-            Phase::SoldOut,
-            0,
-        ),
+        (vec![as_to("c", Confirm)], 2, 3, Phase::AllHeld, 2),
+        (vec![as_to("-", Expire), order("e", 2), as_to("e", Confirm)], 0, 5, Phase::SoldOut, 0),
     ];
     for (orders, held, confirmed, state, most) in steps {
         if orders.len() == 3 {
@@ -208,7 +154,7 @@ async fn held_is_not_sold() {
     inventory.start(&ITEM, Some(token(1)), with(1100, held(0).terms)).await.unwrap();
     let batch: Vec<Order> = (0..550).map(|n| order(&format!("{n}"), 2)).collect();
     reduce(&inventory, Some(token(1)), &batch).await.unwrap();
-    let batch: Vec<Order> = (0..500).map(|n| as_to(&n.to_string(), Action::Confirm)).collect();
+    let batch: Vec<Order> = (0..500).map(|n| as_to(&n.to_string(), Confirm)).collect();
     reduce(&inventory, Some(token(1)), &batch).await.unwrap();
     raw.run_with::<()>("HDEL buyers", COUNT).await;
     for is_counted in [false, true] {
@@ -226,31 +172,6 @@ async fn held_is_not_sold() {
     assert_eq!(one(&inventory, order("new", 1)).await, Outcome::SoldOut { remaining: 0 });
     let seen = inventory.look_up(&ITEM, &["new".to_owned()]).await.unwrap().available;
     assert!(seen.held.is_none() && !seen.is_due, "{seen:?}");
-}
-
-/// Goal: one batch ends a bounded number of holds. A confirmation whose hold is due and not ended yet is refused all the same. An
-/// order that needs the units of such holds gets them, and nothing is lost. A hold ends by Redis' clock.
-#[tokio::test]
-async fn holds_end_by_the_clock_of_redis() {
-    let (inventory, _) = fresh().await;
-    let terms = Terms { hold_seconds: Some(1), ..Terms::default() };
-    inventory.start(&ITEM, Some(token(1)), with(1200, terms)).await.unwrap();
-    for chunk in 0..2 {
-        let batch: Vec<Order> = (0..600).map(|n| order(&format!("{chunk}-{n}"), 1)).collect();
-        reduce(&inventory, Some(token(1)), &batch).await.unwrap();
-    }
-    eventually("the holds are due", async || {
-        inventory.look_up(&ITEM, &["1-599".to_owned()]).await.unwrap().available.is_due
-    })
-    .await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // the last hold as well, by a clock that is not ours
-    let over = ask(&inventory, "1-599", Action::Confirm).await;
-    assert!(matches!(over, Outcome::Over { event: Event::Expired, .. }), "{over:?}");
-    assert_eq!(counts(&inventory).await, (501, 699, 699));
-    // the order needs more due units than one batch brings back, and is not told that too few are left
-    assert_eq!(one(&inventory, order("large", 1200)).await, Outcome::HoldsDue);
-    assert_eq!(accepted(&one(&inventory, order("large", 1200)).await).remaining, 0);
-    assert_eq!(inventory.stock(&ITEM).await.unwrap().entries, 2401);
 }
 
 /// Goal: an order that was confirmed, or had no hold, comes back once: its units and the user's count return, and every later
@@ -327,68 +248,4 @@ async fn a_confirmed_order_comes_back() {
         };
         assert_eq!(told, returned);
     }
-}
-
-/// Goal: the limit of a user counts held and confirmed units. Units that were given back may be bought again.
-#[tokio::test]
-async fn limits_count_what_a_user_has() {
-    let (inventory, mut raw) = fresh().await;
-    let terms = Terms { per_user: Some(3), hold_seconds: Some(60), ..Terms::default() };
-    inventory.start(&ITEM, Some(token(1)), with(300, terms)).await.unwrap();
-    let limit = |has| Outcome::LimitReached { is_per_user: true, limit: 3, has };
-    let batch = [of("alice", "a", 2), of("alice", "b", 2), of("alice", "c", 1), of("bob", "a", 2)];
-    let outcomes = reduce(&inventory, Some(token(1)), &batch).await.unwrap();
-    assert_eq!(outcomes[1], limit(2));
-    assert_eq!(one(&inventory, of("alice", "d", 1)).await, limit(3));
-    // a repetition is no new order
-    assert!(matches!(one(&inventory, of("alice", "a", 2)).await, Outcome::Repeated(_)));
-    let cancel = Order { action: Action::Cancel, ..of("alice", "a", 2) };
-    for _ in 0..2 {
-        one(&inventory, cancel.clone()).await;
-    }
-    assert!(matches!(one(&inventory, of("alice", "d", 1)).await, Outcome::Reserved(_)));
-    let confirm = Order { action: Action::Confirm, ..of("alice", "d", 1) };
-    one(&inventory, confirm).await;
-    assert_eq!(one(&inventory, of("alice", "e", 2)).await, limit(2));
-    end_hold(&mut raw, "bob\ta").await;
-    assert!(matches!(one(&inventory, of("bob", "b", 2)).await, Outcome::Reserved(_)));
-    assert_eq!(counts(&inventory).await, (296, 4, 2));
-}
-
-/// Goal: a sale that ended, by Redis' clock, accepts no new order. An order that it already has gets its answer.
-#[tokio::test]
-async fn a_sale_that_ended_answers_for_its_orders() {
-    let (inventory, mut raw) = fresh().await;
-    let end = Timestamp::new(4_000_000_000_000_000).unwrap();
-    let terms = Terms { ends_at: Some(end), hold_seconds: Some(60), ..Terms::default() };
-    inventory.start(&ITEM, Some(token(1)), with(5, terms)).await.unwrap();
-    accepted(&one(&inventory, order("early", 1)).await);
-    let terms: String = raw.run("GET terms").await;
-    raw.run_with::<()>("SET terms", &terms.replace(&end.micros().to_string(), "1000000")).await;
-    let late = one(&inventory, order("late", 1)).await;
-    assert_eq!(late, Outcome::SaleEnded { at: Timestamp::new(1_000_000).unwrap() });
-    assert!(matches!(one(&inventory, order("early", 1)).await, Outcome::Repeated(_)));
-    let confirmed = ask(&inventory, "early", Action::Confirm).await;
-    assert!(matches!(confirmed, Outcome::Changed { .. }), "{confirmed:?}");
-}
-
-/// Goal: the loss of a confirmation is noticed as the loss of an order is. If the latest order is confirmed or ends,
-/// this does not look like a loss.
-#[tokio::test]
-async fn a_lost_confirmation_is_a_roll_back() {
-    let mut redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let inventory = connect(&redis.url()).await;
-    let other = connect(&redis.url()).await;
-    inventory.start(&ITEM, Some(token(1)), held(5)).await.unwrap();
-    one(&inventory, order("a", 1)).await;
-    one(&inventory, order("b", 1)).await;
-    let older = DataCopy::of(&redis);
-    ask(&other, "b", Action::Cancel).await;
-    ask(&other, "a", Action::Confirm).await;
-    inventory.check(None).await.unwrap();
-    assert_eq!(counts(&inventory).await, (4, 1, 0));
-    restart_with(&mut redis, Some(&older)).await;
-    let error = other.stock(&ITEM).await.unwrap_err();
-    let InventoryError::RolledBack { what } = &error else { panic!("{error}") };
-    assert!(what.contains("a change of order a is not in its ledger"), "{what}");
 }

@@ -114,10 +114,8 @@ async fn it_sells_beside_this_one() {
         })
         .collect();
     let (here, old) = (("new", Some("holder")), ("old", None));
-    assert_eq!(
-        told,
-        [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)]
-    );
+    let expected = [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)];
+    assert_eq!(told, expected);
     assert_eq!(units().await, Units { held: Some(1), confirmed: Some(2) });
     // an order comes back, and its return is the latest entry that an instance of the last version remembers
     sell(&[(new("b", Action::Return), 8)]).await;

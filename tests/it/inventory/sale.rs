@@ -27,34 +27,6 @@ async fn a_batch_is_bounded() {
     assert!(matches!(error, InventoryError::InvalidArgument(_)), "{error}");
 }
 
-/// Goal: a retry, through another instance and under a later token, gets the first answer and takes nothing. Another quantity
-/// under the same id is a conflict.
-#[tokio::test]
-async fn a_known_order_gets_its_first_answer() {
-    let (inventory, mut raw) = fresh().await;
-    inventory.start(&ITEM, None, 10).await.unwrap();
-    let mut first = order("a", 3);
-    first.user = User::new("alice").unwrap();
-    let reduce = async |order: &Order, token, instance| -> Outcome {
-        let batch = std::slice::from_ref(order);
-        inventory.reduce(&ITEM, token, instance, batch).await.unwrap().remove(0)
-    };
-    let answer = reduce(&first, Some(token(5)), "8080").await;
-    assert_eq!(accepted(&answer).remaining, 7);
-    let before = raw.dump().await;
-    let again = Outcome::Repeated(accepted(&answer).clone());
-    assert_eq!(reduce(&first, Some(token(5)), "8090").await, again);
-    let other_quantity = Order { quantity: order("a", 2).quantity, ..first.clone() };
-    assert_eq!(reduce(&other_quantity, Some(token(5)), "8080").await, Outcome::Conflict);
-    assert_eq!(raw.dump().await, before);
-    assert_eq!(reduce(&first, Some(token(6)), "8090").await, again);
-    assert_eq!(inventory.stock(&ITEM).await.unwrap().lucky, 3);
-    // the same id with another user, or with none, is another order
-    for other in [Order { user: User::new("bob").unwrap(), ..first.clone() }, order("a", 3)] {
-        assert!(matches!(reduce(&other, Some(token(6)), "8080").await, Outcome::Reserved(_)));
-    }
-}
-
 /// Goal: the same id twice in one batch is one order; with another quantity the second is a conflict. An order for more units
 /// than are left hears *sold out* and how many remain. Smaller orders behind it are served, and the same id may retry for fewer
 /// units.

@@ -2,9 +2,9 @@
 
 use flash_sale::inventory::{Item, Order, OrderId, Outcome, User};
 use futures_util::future::join_all;
-use testkit::shared::{fresh_database, shared_endpoint};
+use testkit::Direction;
+use testkit::shared::fresh_database;
 use testkit::wait::{eventually, within};
-use testkit::{Direction, PrivateRedis, RedisOptions};
 use tokio::time::Instant;
 
 use super::{accepted, begun, buy, patient};
@@ -12,33 +12,6 @@ use crate::shop::Shop;
 use crate::support::store::{connect, order, scripts_run};
 
 const SOLD_OUT: Outcome = Outcome::SoldOut { remaining: 0 };
-
-/// A shop with a Redis of its own, which counts the scripts that run.
-async fn shop_with_own_redis(units: u64) -> (Shop, PrivateRedis) {
-    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
-    let shop = Shop::at(shared_endpoint().await, format!("{}/0", redis.url()), patient());
-    shop.start(units).await;
-    (shop, redis)
-}
-
-/// Goal: the read that answers an order begins after the order came. Method: a new sale starts while the answer to a first read
-/// is held up, and an order that comes then buys from it.
-#[tokio::test]
-async fn no_order_gets_the_answer_of_an_earlier_read() {
-    let other = Shop::selling(0, patient()).await;
-    let (shop, proxy) = other.behind_proxy("a").await;
-    assert_eq!(shop.sale.reduce(order("first", 1)).await.unwrap(), SOLD_OUT);
-
-    proxy.hold(Direction::ToClient);
-    let early = begun(shop.sale.reduce(order("early", 1)));
-    eventually("the store has answered", async || proxy.has_held_data()).await;
-    other.start(1).await;
-    let late = begun(shop.sale.reduce(order("late", 1)));
-    proxy.release();
-
-    assert_eq!(within("the first answer", early).await.unwrap(), SOLD_OUT);
-    accepted(&within("the second answer", late).await.unwrap());
-}
 
 /// Goal: without a lock service, an order for a sold-out item gets its answer, also after another order found units left. The
 /// instance is not ready, and names etcd as the reason.
@@ -58,7 +31,8 @@ async fn sold_out_needs_no_lock() {
 /// order, a conflict and a damaged record. An order that was given up disturbs none of the others.
 #[tokio::test]
 async fn orders_share_a_read() {
-    let (other, redis) = shop_with_own_redis(2).await;
+    let (redis, other) = Shop::with_own_redis(patient()).await;
+    other.start(2).await;
     let (shop, proxy) = other.behind_proxy("a").await;
     let reduce = |order: Order| shop.sale.reduce(order);
     let first = buy(&shop, "first").await;
@@ -92,7 +66,8 @@ async fn orders_share_a_read() {
 /// batches do not use; no call gets the answer of a read that was sent before the call came.
 #[tokio::test]
 async fn looks_at_a_sale_share_reads() {
-    let (other, redis) = shop_with_own_redis(4).await;
+    let (redis, other) = Shop::with_own_redis(patient()).await;
+    other.start(4).await;
     let (shop, proxy) = other.behind_proxy("a").await;
     let first = buy(&shop, "first").await;
     let look = |id: &str| {
@@ -130,7 +105,8 @@ async fn looks_at_a_sale_share_reads() {
 /// Goal: however fast buyers ask, an instance reads an item at most once a millisecond.
 #[tokio::test]
 async fn reads_are_paced() {
-    let (shop, redis) = shop_with_own_redis(0).await;
+    let (redis, shop) = Shop::with_own_redis(patient()).await;
+    shop.start(0).await;
     let one_by_one = async |buyer: usize| {
         for number in 0..20 {
             let order = order(&format!("{buyer}-{number}"), 1);

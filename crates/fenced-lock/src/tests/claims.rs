@@ -109,11 +109,8 @@ async fn a_request_for_a_turn_is_repeated() {
     asked.next(Some(Fault::Fails(BackendErrorKind::LeaseGone)));
     let told = waiter(&standby, 2).await;
     standby.ask_for_turn();
-    let reason = LostReason::Revoked;
-    assert_eq!(
-        within("it is told", told).await.unwrap().unwrap_err(),
-        LockError::SessionLost { reason }
-    );
+    let (reason, told) = (LostReason::Revoked, within("it is told", told).await.unwrap());
+    assert_eq!(told.unwrap_err(), LockError::SessionLost { reason });
 }
 
 /// Goal: a claim that cannot be withdrawn does not block the lock for as long as the process lives:

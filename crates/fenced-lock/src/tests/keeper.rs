@@ -42,10 +42,8 @@ async fn an_error_says_what_and_for_how_long() {
 #[tokio::test(start_paused = true)]
 async fn a_keeper_does_not_flood() {
     for grants_ttl in [Some(Duration::from_millis(1)), Some(Duration::ZERO)] {
-        let backend = Arc::new(FaultyBackend {
-            grants_ttl,
-            ..FaultyBackend::of(Arc::new(MemoryBackend::new()))
-        });
+        let faulty = FaultyBackend::of(Arc::new(MemoryBackend::new()));
+        let backend = Arc::new(FaultyBackend { grants_ttl, ..faulty });
         backend.renew.always(Fault::Fails(BackendErrorKind::LeaseGone));
         // a flood must not keep the time from passing
         for _ in 0..1000 {

@@ -92,26 +92,6 @@ async fn contention_is_not_known_while_etcd_is_away() {
     eventually("that is not known any more", async || guard.is_contended()).await;
 }
 
-/// Goal: a service that keeps all its threads busy does not lose its lease. Method: every worker
-/// thread of the runtime is blocked for longer than the TTL.
-#[test]
-#[allow(clippy::disallowed_methods, reason = "blocks the workers on purpose")]
-fn a_busy_runtime_keeps_its_lease() {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let lab = EtcdLab::shared().await;
-        let guard = lab.mutex(&lab.name()).await.lock().await.unwrap();
-        let busy: Vec<_> =
-            (0..4).map(|_| tokio::spawn(async { std::thread::sleep(TTL + TTL / 2) })).collect();
-        for task in busy {
-            task.await.unwrap();
-        }
-        assert!(!guard.is_lost());
-        guard.unlock().await.unwrap();
-    });
-}
-
 /// Goal: the backend forgets claims that were handed over, that a try made in vain, or that gave up waiting: it watches their
 /// queue no longer than the queue is used.
 #[tokio::test]

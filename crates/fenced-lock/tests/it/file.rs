@@ -120,14 +120,14 @@ async fn a_stopped_process_lets_nobody_pass() {
     first.signal(Signal::STOP);
     second.signal(Signal::STOP);
     let waiter = waiter(&mutex, 3).await;
-    sleep(2 * TTL).await;
+    sleep(TTL * 3 / 2).await;
     assert!(!waiter.is_finished(), "the first holds it");
     first.send("write").await;
     first.signal(Signal::CONT);
     first.line_after("wrote ").await;
     assert_eq!(first.line().await, "kept");
     assert!(first.ended().await.success());
-    sleep(TTL).await;
+    sleep(TTL / 4).await;
     assert!(!waiter.is_finished(), "it is the second one's turn");
     second.kill().await;
     drop(within("the next is served", waiter).await.unwrap().unwrap());

@@ -52,7 +52,6 @@ macro_rules! contract_with {
         contract! {
             $module, $attribute, $lab;
             basics:
-                a_lock_is_granted_and_released
                 a_later_grant_has_a_larger_token
                 any_label_will_do
                 one_holder_at_a_time
@@ -116,16 +115,13 @@ macro_rules! server_contract {
             a_far_service_is_reached_again
             a_silent_connection_hides_no_grant
             a_lost_answer_is_asked_for_again
-            a_lost_request_is_sent_again
             a_server_killed_and_started_again
             silence_means_loss_in_time
             an_error_leaves_its_cause_to_its_source
             a_hundred_waiters_make_few_requests
             a_thousand_names_cost_no_requests
-            many_long_names_outlive_a_reconnect
             $($more)*;
             polling:
-                a_look_at_a_broken_connection_delays_nobody
                 the_runtime_of_the_first_caller_may_end
                 looks_of_a_busy_runtime_delay_nobody
         );
@@ -137,6 +133,7 @@ whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab
 server_contract!(
     on_etcd,
     Some(lab::EtcdLab::shared().await);
+    many_long_names_outlive_a_reconnect
     a_killed_holder_is_succeeded
     a_claim_of_another_process_is_withdrawn
 );
@@ -161,13 +158,13 @@ server_contract!(
 server_contract!(
     on_zookeeper,
     zookeeper::ZooKeeperLab::shared().await;
+    many_long_names_outlive_a_reconnect
 );
 
 // The tests for a lock without order, tokens or a queue that can be seen.
 contract! {
     on_redlock, tokio::test(flavor = "multi_thread", worker_threads = 2), Some(redlock::RedlockLab::shared().await);
     basics:
-        a_lock_is_granted_and_released
         any_label_will_do
         one_holder_at_a_time
         try_takes_a_free_lock_only

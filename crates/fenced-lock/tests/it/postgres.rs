@@ -412,14 +412,11 @@ async fn a_server_without_writes() {
     let set = "ALTER SYSTEM SET default_transaction_read_only = on";
     servers.primary.run(set).await.unwrap();
     servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
+    let said = "set default_transaction_read_only to off";
     for kind in KINDS {
-        assert_refused(
-            open(kind, &servers.primary).await,
-            "set default_transaction_read_only to off",
-        );
+        assert_refused(open(kind, &servers.primary).await, said);
     }
-    let refused = within("an answer", mutex.lock()).await;
-    assert_refused(refused, "set default_transaction_read_only to off");
+    assert_refused(within("an answer", mutex.lock()).await, said);
     servers.primary.run("ALTER SYSTEM RESET default_transaction_read_only").await.unwrap();
     servers.primary.run("SELECT pg_reload_conf()").await.unwrap();
     within("a release", guard.unlock()).await.unwrap();

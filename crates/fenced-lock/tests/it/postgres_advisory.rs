@@ -85,11 +85,11 @@ async fn a_long_hold_and_a_long_wait_live_on() {
     let [ours, theirs] = lab.two_mutexes().await;
     let guard = ours.lock().await.unwrap();
     let waiter = waiter(&theirs, 2).await;
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(TTL * 3 / 2).await;
     assert!(!guard.is_lost());
     guard.unlock().await.unwrap();
     let guard = within("the waiter is granted", waiter).await.unwrap().unwrap();
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(TTL * 3 / 2).await;
     assert!(!guard.is_lost());
     assert_eq!(queue_of(&ours).await, [guard.key()]);
     drop((ours, theirs));

@@ -307,23 +307,6 @@ async fn rights_and_certificates() {
     }
 }
 
-/// Goal: a request timeout of for ever works as no limit, with one Redis and with several.
-#[tokio::test]
-async fn no_limit_for_a_request() {
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        let mut options = RedisOptions::new(RedisLab::shared().await.url);
-        options.request_timeout = Duration::MAX;
-        nodes.push(options);
-    }
-    let redis = Arc::new(RedisBackend::new(nodes[0].clone()).unwrap());
-    let session = Session::open(redis, SessionOptions::new(TTL)).await.unwrap();
-    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
-    let redlock = Arc::new(RedlockBackend::new(nodes).unwrap());
-    let session = Session::open(redlock, SessionOptions::new(TTL)).await.unwrap();
-    session.mutex("a").unwrap().lock().await.unwrap().unlock().await.unwrap();
-}
-
 /// A Redis that gives all scripts the same answer, and how many it was sent.
 async fn server_without_scripts(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();

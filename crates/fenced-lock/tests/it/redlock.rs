@@ -160,9 +160,8 @@ async fn a_minority_may_fail() {
         for node in &mut nodes[1..minority] {
             node.kill().await.unwrap();
         }
-        assert!(
-            lab.session_for(LONG).await.mutex("a").unwrap().try_lock().await.unwrap().is_none()
-        );
+        let other = lab.session_for(LONG).await.mutex("a").unwrap();
+        assert!(other.try_lock().await.unwrap().is_none());
         within("the release", guard.unlock()).await.unwrap();
         let guard = within("a grant", mutex.lock()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(7)).await;
@@ -414,7 +413,8 @@ async fn rights() {
     let session = open().await.unwrap();
     let guard = session.mutex("a").unwrap().lock().await.unwrap();
     assert_eq!(queue_of(&session.mutex("a").unwrap()).await, [guard.key()]);
-    tokio::time::sleep(TTL * 2).await;
+    let valid_until = guard.valid_until();
+    eventually("a renewal", async || guard.valid_until() > valid_until).await;
     guard.unlock().await.unwrap();
     queue_length(&session.mutex("a").unwrap(), 0).await;
     assert!(session.mutex("b").unwrap().lock().await.is_err(), "no right to this key");

@@ -327,7 +327,6 @@ async fn another_server_opens_no_session() {
 #[tokio::test]
 async fn certificates() {
     let Some((server, lab)) = ZooKeeperLab::secured().await else { return };
-    basics::a_lock_is_granted_and_released(&lab).await;
     basics::one_holder_at_a_time(&lab).await;
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certificates::create_in(elsewhere.path()).unwrap();

@@ -9,7 +9,8 @@ fn order_of(user: &str, remaining: i64) -> Value {
     json!({ "order": format!("{user}{remaining}"), "user": user, "quantity": 1, "remaining": remaining })
 }
 
-fn changed(change: &Value, remaining: i64) -> Value {
+fn set(change: &str, remaining: i64) -> Value {
+    let change: Value = serde_json::from_str(change).expect("JSON");
     json!({ "event": "changed", "change": change, "note": "x", "remaining": remaining })
 }
 
@@ -17,41 +18,25 @@ fn changed(change: &Value, remaining: i64) -> Value {
 /// refused before is known.
 #[test]
 fn changes_are_stepped() {
-    let end = |at: &str| changed(&json!({ "ends_at": at }), 1);
-    let cases: [(&[Value], &[&str], bool); 9] = [
-        (&[changed(&json!({ "add": 3 }), 5), order_of("a", 4), order_of("a", 3)], &[], true),
-        (
-            &[
-                changed(&json!({ "add": -2 }), 0),
-                changed(&json!({ "add": 1 }), 1),
-                order_of("a", 0),
-            ],
-            &[],
-            true,
-        ),
-        (&[changed(&json!({ "add": -3 }), 2)], &["ledger_does_not_add_up"], false),
-        (
-            &[changed(&json!({ "paused": true }), 2), order_of("a", 1)],
-            &["accepted_while_closed"],
-            false,
-        ),
-        (
-            &[
-                changed(&json!({ "paused": true }), 2),
-                changed(&json!({ "paused": false }), 2),
-                order_of("a", 1),
-            ],
-            &[],
-            true,
-        ),
-        (&[order_of("a", 1), end("now"), order_of("b", 0)], &["accepted_while_closed"], false),
-        (&[order_of("a", 1), end("now"), end("2100-01-01T00:00:00Z"), order_of("b", 0)], &[], true),
-        (
-            &[order_of("a", 1), changed(&json!({ "per_user": 1 }), 1), order_of("a", 0)],
-            &["over_limit"],
-            false,
-        ),
-        (&[changed(&json!({ "per_order": 1_000_000, "hold_seconds": 5 }), 2)], &[], true),
+    const CLOSED: &[&str] = &["accepted_while_closed"];
+    let [sold, last] = [1, 0].map(|remaining| order_of("a", remaining));
+    let [pause, resume] = ["true", "false"].map(|is| set(&format!(r#"{{"paused":{is}}}"#), 2));
+    let [end, later] = ["now", "2100-01-01T00:00:00Z"];
+    let [end, later] = [end, later].map(|at| set(&format!(r#"{{"ends_at":"{at}"}}"#), 1));
+    let other = order_of("b", 0);
+    let limit = set(r#"{"per_user":1}"#, 1);
+    let [more, one] = [set(r#"{"add":3}"#, 5), set(r#"{"add":1}"#, 1)];
+    let [fewer, too_few] = [set(r#"{"add":-2}"#, 0), set(r#"{"add":-3}"#, 2)];
+    let cases: [(&[&Value], &[&str], bool); 9] = [
+        (&[&more, &order_of("a", 4), &order_of("a", 3)], &[], true),
+        (&[&fewer, &one, &last], &[], true),
+        (&[&too_few], &["ledger_does_not_add_up"], false),
+        (&[&pause, &sold], CLOSED, false),
+        (&[&pause, &resume, &sold], &[], true),
+        (&[&sold, &end, &other], CLOSED, false),
+        (&[&sold, &end, &later, &other], &[], true),
+        (&[&sold, &limit, &last], &["over_limit"], false),
+        (&[&set(r#"{"per_order":1000000,"hold_seconds":5}"#, 2)], &[], true),
     ];
     for (entries, findings, can_gain) in cases {
         let before =
@@ -59,7 +44,7 @@ fn changes_are_stepped() {
         let mut sale = super::super::model::Sale::new(&before, true);
         let mut after = before.clone();
         for (entry, position) in entries.iter().zip(1_u64..) {
-            let mut entry = entry.clone();
+            let mut entry = Value::clone(entry);
             (entry["position"], entry["token"]) = (position.into(), 7.into());
             let entry: LedgerEntry = serde_json::from_value(entry).expect("an entry");
             sale.apply(&entry);
