@@ -380,15 +380,12 @@ fn damaged_ends_are_found() {
             let mut damaged = good.clone();
             let number = good.own(end).expect("there are no others");
             let is_told = good.orders[number].told().next().is_some();
-            let expected = match again {
-                Some(event) => {
-                    damaged.ledger.push(LedgerEntry { event, ..end.clone() });
-                    "ended_twice"
-                }
-                None => {
-                    damaged.ledger.remove(place);
-                    if is_told { "change_lost" } else { "still_held" }
-                }
+            let expected = if let Some(event) = again {
+                damaged.ledger.push(LedgerEntry { event, ..end.clone() });
+                "ended_twice"
+            } else {
+                damaged.ledger.remove(place);
+                if is_told { "change_lost" } else { "still_held" }
             };
             renumber(&mut damaged);
             let Report { findings, .. } = Report::new(&damaged, LIMITS);
