@@ -53,9 +53,9 @@ async fn start(of: &Shop, name: &'static str, token: &str) -> Instance {
     let peers = Arc::new(Peers::new(&address, Arc::new(HttpLink::new(credentials.clone()))));
     let shop = of.with_peers(name, peers);
     let serving = Doorkeeper { door: shop.sale.door().unwrap(), credentials };
-    let stop = CancellationToken::new();
-    tokio::spawn(peers::serve(listener, serving, stop.clone()));
-    Instance { name, shop, proxy, stop }
+    let until = CancellationToken::new();
+    tokio::spawn(peers::serve(listener, serving, until.clone()));
+    Instance { name, shop, proxy, stop: until }
 }
 
 /// Sells until one of these instances holds the lock, and the others send it their orders. Puts it first.
