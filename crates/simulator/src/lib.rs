@@ -2,7 +2,7 @@
 //!
 //! It has only the commands that the service sends and that its scripts call. The scripts themselves run as they ship. A
 //! differential test compares its answers and its data with those of the real Redis. The simulator decides what goes wrong: it
-//! takes each request from the [wire], runs it or drops it, and delivers the answer or loses it. [`Store`] has the fields and
+//! takes each request from the [`StoreEnd`], runs it or drops it, and delivers the answer or loses it. [`Store`] has the fields and
 //! methods that make the store refuse or forget.
 
 #![allow(missing_docs, reason = "for the simulator alone")]
