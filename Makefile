@@ -81,7 +81,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 test-build:
 	@$(TEST) $(ALL) --exclude simulator --no-run
 
-# Tests whose server is not installed are left out, and say so; where CI is set, they fail. The three run side by side, each about as long.
+# Tests whose server is not installed are left out, and say so; where CI is set, they fail. The three run side by side.
 test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc

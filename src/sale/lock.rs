@@ -148,20 +148,24 @@ impl EtcdLock {
     /// Waits until the store answers, if it was silent. Returns whether to take the lock: `false` once the sale ends.
     async fn until_the_store_answers(&self, item: &Item) -> bool {
         let trouble = || self.troubles.lock().get(item).cloned();
-        let Some(Trouble { error: Some(error), .. }) = trouble() else { return true };
-        if error.is_silence() {
+        let Some(Trouble { error: Some(mut latest), .. }) = trouble() else { return true };
+        if latest.is_silence() {
             if !GIVE_WAY.is_on() {
                 return true;
             }
             let asking = async {
-                while let Some(Trouble { asks_at, .. }) = trouble() {
-                    sleep_until(asks_at).await;
+                while let Some(Trouble { error: Some(error), asks_at, .. }) = trouble() {
+                    latest = error;
+                    if Instant::now() < asks_at {
+                        sleep_until(asks_at).await;
+                        continue;
+                    }
                     let answer = self.context.inventory.available(item).await;
                     if !answer.is_err_and(|error| error.is_silence()) {
                         return;
                     }
                     if let Some(trouble) = self.troubles.lock().get_mut(item) {
-                        trouble.asks_at = Instant::now() + STORE_PAUSE;
+                        trouble.asks_at = trouble.asks_at.max(Instant::now() + STORE_PAUSE);
                     }
                 }
             };
@@ -170,7 +174,11 @@ impl EtcdLock {
             }
         }
         let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
-        if let Some(trouble) = self.troubles.lock().get_mut(item) {
+        // not a later trouble, nor once more for each caller
+        let mut troubles = self.troubles.lock();
+        let is_latest =
+            |it: &&mut Trouble| it.error.as_ref().is_some_and(|it| Arc::ptr_eq(it, &latest));
+        if let Some(trouble) = troubles.get_mut(item).filter(is_latest) {
             trouble.error = None;
             trouble.pause = (trouble.pause * 2).min(ttl);
         }

@@ -44,6 +44,12 @@ impl OwnThread {
         thread.map_err(BackendError::permanent)?;
         Ok(Self { runtime: handle, _running: running })
     }
+
+    /// No thread, for a test with paused time.
+    #[cfg(test)]
+    pub(crate) fn on(runtime: Handle) -> Self {
+        Self { runtime, _running: oneshot::channel().0 }
+    }
 }
 
 /// A backend whose requests run on a separate thread.

@@ -289,6 +289,21 @@ async fn one_instance_that_notices_a_loss_stops_all() {
     assert_eq!((one.rolled_back_items(), other.rolled_back_items()), (0, 0));
 }
 
+/// Goal: a repeated answer is an acknowledgement, as the first one is.
+#[tokio::test]
+async fn a_repeated_answer_is_remembered() {
+    let mut redis = redis().await;
+    let one = connect(&redis.url()).await;
+    one.start(&ITEM, Some(token(1)), 1).await.unwrap();
+    let older = DataCopy::of(&redis);
+    sell(&one, Some(token(1)), "a").await.unwrap();
+    let other = connect(&redis.url()).await;
+    assert_eq!(other.order(&ITEM, &order("b", 1).id, &User::default()).await.unwrap().1, None);
+    assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
+    restart_with(&mut redis, Some(&older)).await;
+    assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
+}
+
 /// Goal: an instance leaves a wrong server that answered at the address when the address leads to the right one again.
 #[tokio::test]
 async fn a_wrong_server_is_left() {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fenced_lock::Token;
-use flash_sale::inventory::{Action, Event, Item, NewSale, Order, Outcome, Terms};
-use flash_sale::sale::lock_name;
+use flash_sale::inventory::{Action, Event, Item, NewSale, Order, Outcome, Replaces, Terms};
+use flash_sale::sale::{SaleError, lock_name};
 use testkit::Direction;
 use testkit::wait::{eventually, within};
 use tokio::task::JoinSet;
@@ -78,6 +78,43 @@ async fn another_client_gets_its_turn() {
     eventually("the sale goes on", async || next.load(Ordering::Relaxed) > sold + 100).await;
     buyers.abort_all();
     while buyers.join_next().await.is_some() {}
+}
+
+/// Goal: a start that the store does not answer does not keep the lock. It is sent again under a later token if the sale has an
+/// id; without one, that could delete the orders of a sale that was started meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_an_answer_does_not_keep_the_lock() {
+    let other = Shop::selling(100, ShopOptions::default()).await;
+    let (cut_off, proxy) = other.behind_proxy("cut-off").await;
+    settle(&cut_off).await;
+    for (item, is_named) in [("tea", true), ("mint", false)] {
+        let item = item.parse::<Item>().unwrap();
+        proxy.freeze();
+        let mut new = NewSale::from(5);
+        if is_named {
+            new = NewSale { is_named, replaces: Replaces::Any, ..new };
+        }
+        let (sale, of) = (cut_off.sale.clone(), item.clone());
+        let stuck = tokio::spawn(async move { sale.start(&of, new).await });
+        eventually("the start is under way", async || proxy.has_held_data()).await;
+        let started = within("the other one starts a sale", other.sale.start(&item, 7)).await;
+        assert_eq!(started.unwrap().stock.initial, 7);
+        assert!(
+            !is_named || !stuck.is_finished(),
+            "the lock came only after the start was given up"
+        );
+        proxy.release();
+        let stuck = within("it is answered", stuck).await.unwrap();
+        let running = other.sale.stock(&item).await.unwrap();
+        if is_named {
+            let started = stuck.unwrap();
+            assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
+            assert_eq!(running.fence, started.stock.fence);
+        } else {
+            assert!(matches!(stuck, Err(SaleError::StartUnknown { .. })), "{stuck:?}");
+            assert_eq!(running.initial, 7);
+        }
+    }
 }
 
 /// Goal: a batch that must wait for another tenure, since its unanswered attempt may arrive late, does not delay the answers of

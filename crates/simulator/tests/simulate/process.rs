@@ -50,7 +50,7 @@ impl Scheduler {
         this
     }
 
-    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far: the runtime has one queue, and each
+    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far, unless tokio defers their wakes: the runtime has one queue, and each
     /// task that gets ready wakes the scheduler.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
