@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds-build test-seeds deny semver bench arena chaos simulate mutants screenshots clean
+.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -55,7 +55,7 @@ SIMULATE := $(CARGO) test --locked --profile simulate --package simulator --test
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
-test-build test-lock test-demo test-rest test-seeds-build test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
+test-build test-lock test-demo test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
 test-lock: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
 # Make takes its job server out of MAKEFLAGS for a recipe, and leaves it in MFLAGS: cargo would warn of it.
@@ -74,7 +74,7 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
 	@$(MAKE) --no-print-directory test-build
-	@$(MAKE) --no-print-directory --jobs 4 test-lock test-demo test-rest test-seeds-build
+	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-rest
 	@$(MAKE) --no-print-directory test-seeds
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
@@ -93,10 +93,6 @@ test-demo:
 test-rest:
 	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --test lab
-
-# Beside the other tests, which mostly wait.
-test-seeds-build:
-	@nice -n 19 $(SIMULATE) --no-run
 
 # Behind the others: it takes all cores, and they measure time.
 test-seeds:
