@@ -54,6 +54,19 @@ async fn once_passes() {
     assert!(!demo.said.contains('\x1b'), "colour is for terminals");
 }
 
+/// Goal: with `--forward`, orders go to the instance that holds the lock; where there is no lock, the flag is refused.
+#[tokio::test]
+async fn orders_go_to_the_holder() {
+    let demo = ended(&["--once", "--forward"]).await;
+    assert_eq!(demo.code, Some(0), "{demo:?}");
+    for said in ["go to the instance that holds the lock", "2 instances. 300 of 300 sold"] {
+        assert!(demo.words().contains(said), "{demo:?}");
+    }
+    let demo = ended(&["--once", "--forward", "--lock=no-lock"]).await;
+    assert_eq!(demo.code, Some(2), "{demo:?}");
+    assert!(demo.stderr.contains("--forward needs the guard etcd"), "{demo:?}");
+}
+
 /// Goal: exit status, verdict and number of sold units agree, and the script alone sells right. Whether a sale without a shared
 /// lock sells a unit twice is up to chance; the tests of the controls hold a writer, and so sell a unit twice for certain.
 #[tokio::test]
