@@ -127,7 +127,7 @@ async fn a_stopped_process_lets_nobody_pass() {
     first.line_after("wrote ").await;
     assert_eq!(first.line().await, "kept");
     assert!(first.ended().await.success());
-    sleep(TTL / 4).await;
+    sleep(TTL).await;
     assert!(!waiter.is_finished(), "it is the second one's turn");
     second.kill().await;
     drop(within("the next is served", waiter).await.unwrap().unwrap());

@@ -101,9 +101,9 @@ macro_rules! whole_contract {
     };
 }
 
-/// The same, for a service with one server, which can be cut off, killed and watched.
+/// The same, for a service with one server, which can be cut off, killed and watched; with more tests of resilience and polling.
 macro_rules! server_contract {
-    ($module:ident, $lab:expr; $($more:ident)*) => {
+    ($module:ident, $lab:expr; $($more:ident)*; $($polling:ident)*) => {
         whole_contract!(
             $module, tokio::test(flavor = "multi_thread", worker_threads = 2), $lab;
             a_stopped_holder_can_write_late
@@ -124,6 +124,7 @@ macro_rules! server_contract {
             polling:
                 the_runtime_of_the_first_caller_may_end
                 looks_of_a_busy_runtime_delay_nobody
+                $($polling)*
         );
     };
 }
@@ -133,9 +134,11 @@ whole_contract!(on_memory, tokio::test(start_paused = true), Some(lab::MemoryLab
 server_contract!(
     on_etcd,
     Some(lab::EtcdLab::shared().await);
+    a_lost_request_is_sent_again
     many_long_names_outlive_a_reconnect
     a_killed_holder_is_succeeded
-    a_claim_of_another_process_is_withdrawn
+    a_claim_of_another_process_is_withdrawn;
+    a_look_at_a_broken_connection_delays_nobody
 );
 whole_contract!(
     on_file,
@@ -148,17 +151,19 @@ whole_contract!(
 server_contract!(
     on_postgres,
     postgres::PostgresLab::shared(LockKind::Queue).await;
-    a_claim_of_another_process_is_withdrawn
+    a_claim_of_another_process_is_withdrawn;
 );
 server_contract!(
     on_redis,
     Some(redis::RedisLab::shared().await);
-    a_claim_of_another_process_is_withdrawn
+    a_lost_request_is_sent_again
+    a_claim_of_another_process_is_withdrawn;
+    a_look_at_a_broken_connection_delays_nobody
 );
 server_contract!(
     on_zookeeper,
     zookeeper::ZooKeeperLab::shared().await;
-    many_long_names_outlive_a_reconnect
+    many_long_names_outlive_a_reconnect;
 );
 
 // The tests for a lock without order, tokens or a queue that can be seen.

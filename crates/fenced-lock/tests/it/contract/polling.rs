@@ -10,12 +10,12 @@ use fenced_lock::{
 };
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use testkit::wait::within;
+use testkit::wait::{eventually, within};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::lab::{HOUR, Lab, TTL, waiter};
+use crate::lab::{FoundLab, HOUR, LONG, Lab, TTL, waiter};
 
 /// A future that somebody created.
 type Kept = Pin<Box<dyn Future<Output = ()>>>;
@@ -150,6 +150,28 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
     let polled: Vec<_> =
         futures.iter_mut().map(|(what, kept)| (*what, kept.now_or_never())).collect();
     others_go_on(&format!("{polled:?}"), &session, &name).await;
+}
+
+/// Goal: a look at a service over a broken connection, once nobody polls it any more, keeps nobody from making a new one.
+pub(crate) async fn a_look_at_a_broken_connection_delays_nobody<T: GrantToken>(
+    lab: &impl FoundLab<Token = T>,
+) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let (backend, name) = (proxied.backend(), lab.name());
+    let session = Session::open(Arc::clone(&backend), SessionOptions::new(LONG)).await.unwrap();
+    proxy.refuse();
+    eventually("it is noticed", async || backend.queue(&name).await.is_err()).await;
+    let (one, other) = (Arc::clone(&backend), Arc::clone(&backend));
+    let mut looks = [one.queue(&name), one.queue(&name)];
+    let mut probes = [other.probe(&name), other.probe(&name)];
+    proxy.accept();
+    for look in &mut looks {
+        drop(look.now_or_never());
+    }
+    for probe in &mut probes {
+        drop(probe.now_or_never());
+    }
+    others_go_on("a look", &session, &name).await;
 }
 
 /// Goal: a backend outlives the runtime that first asked it, and a session with a thread of its own outlives the runtime that

@@ -14,8 +14,8 @@ use fenced_lock::{
 use fork::{Fork, fork, waitpid};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rustix::process::Signal;
-use testkit::Run;
 use testkit::wait::{eventually, within};
+use testkit::{Direction, Proxy, Run};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -300,13 +300,50 @@ pub(crate) async fn a_lost_answer_is_asked_for_again(lab: &impl ServerLab) {
         proxy.lose_answers(1);
         within("the release", guard.unlock()).await.unwrap();
         assert!(queue_of(&direct).await.is_empty());
-        proxy.lose_answers(1);
-        let tried = within("the try", mutex.try_lock()).await;
-        assert_eq!(kind_of(tried), BackendErrorKind::Transient, "a try asks once");
+        let mut lost = 3;
+        eventually("the answer to a try is lost", async || {
+            lost += 1;
+            proxy.lose_answers(1);
+            let tried = within("the try", mutex.try_lock()).await;
+            if let Ok(Some(guard)) = tried {
+                // lost was another message, such as that of a watch, which tells of the release
+                guard.unlock().await.unwrap();
+                return false;
+            }
+            assert_eq!(kind_of(tried), BackendErrorKind::Transient, "a try asks once");
+            true
+        })
+        .await;
         queue_length(&direct, 0).await;
-        assert_eq!(proxy.lost_answers(), swallowed + 4);
+        assert_eq!(proxy.lost_answers(), swallowed + lost);
     }
     assert!(!session.is_lost());
+}
+
+/// Goal: a request that got lost is sent again, and is carried out once.
+pub(crate) async fn a_lost_request_is_sent_again(lab: &impl ServerLab) {
+    let (proxy, proxied) = lab.behind_proxy().await;
+    let mutex = proxied.session_for(HOUR).await.mutex(&lab.name()).unwrap();
+    let direct = lab.mutex(mutex.name()).await;
+    for _ in 0..3 {
+        let guard = lose_request(&proxy, mutex.lock()).await.unwrap();
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        let guard = lose_request(&proxy, guard.requeue()).await.unwrap();
+        assert_eq!(queue_of(&direct).await, [guard.key()]);
+        lose_request(&proxy, guard.unlock()).await.unwrap();
+        assert!(queue_of(&direct).await.is_empty());
+    }
+}
+
+async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
+    proxy.hold(Direction::ToServer);
+    let lose = async {
+        eventually("the request is under way", async || proxy.has_held_data()).await;
+        proxy.cut();
+        proxy.release();
+    };
+    let (done, ()) = within("it is done", async { tokio::join!(request, lose) }).await;
+    done
 }
 
 /// Goal: when a server that keeps its data is killed and started again, holds and places in the queue stand, and tokens go on.
