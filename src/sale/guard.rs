@@ -197,8 +197,12 @@ impl SaleContext {
 impl SaleContext {
     /// The context of a test that asks no store.
     pub(super) fn without_a_store(peers: Option<Arc<Peers>>) -> Arc<Self> {
-        let inventory =
-            Inventory::new("redis://127.0.0.1:1", crate::inventory::InventoryOptions::default());
+        Self::at("redis://127.0.0.1:1", peers)
+    }
+
+    /// The context of a test with this store.
+    pub(super) fn at(redis: &str, peers: Option<Arc<Peers>>) -> Arc<Self> {
+        let inventory = Inventory::new(redis, crate::inventory::InventoryOptions::default());
         let time = Duration::from_secs(10);
         let options = SaleOptions {
             lock_name: "a".into(),

@@ -384,6 +384,9 @@ pub(super) mod tests {
 
     use fenced_lock::{BackendError, MemoryBackend, SessionOptions};
     use redis::{ErrorKind, RedisError};
+    use testkit::Proxy;
+    use testkit::shared::fresh_database;
+    use testkit::wait::{eventually, within};
     use tokio::time::sleep;
 
     use super::*;
@@ -392,10 +395,14 @@ pub(super) mod tests {
 
     /// A lock whose store cannot be reached, and its service.
     pub(in crate::sale) fn lock() -> (EtcdLock, MemoryBackend) {
+        lock_with(&SaleContext::without_a_store(None))
+    }
+
+    fn lock_with(context: &Arc<SaleContext>) -> (EtcdLock, MemoryBackend) {
         let service = MemoryBackend::new();
         let sessions =
             SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(10 * SECOND));
-        (EtcdLock::new(&SaleContext::without_a_store(None), sessions), service)
+        (EtcdLock::new(context, sessions), service)
     }
 
     pub(in crate::sale) fn no_answer() -> InventoryError {
@@ -516,6 +523,56 @@ pub(super) mod tests {
         let refused = timeout(SECOND, lock.take(&item, None)).await.expect("it does not wait");
         let reason = LostReason::Closed;
         assert_eq!(refused.map(drop), Err(LockError::SessionLost { reason }));
+    }
+
+    /// Goal: an answer of the store counts once, however many callers wait for it. A question that ends after a later silence was
+    /// noted does not end that trouble, nor shorten its pause. Method: a proxy holds the questions back.
+    #[tokio::test]
+    async fn an_answer_ends_no_later_trouble() {
+        let redis = fresh_database().await;
+        let (address, database) = redis.rsplit_once('/').expect("a database");
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let proxy = Proxy::to(port.expect("a port")).await.expect("a proxy");
+        let url = format!("redis://127.0.0.1:{}/{database}", proxy.port());
+        let (lock, _service) = lock_with(&SaleContext::at(&url, None));
+        let item = Item::DEFAULT;
+        let trouble = || lock.troubles.lock()[&item].clone();
+        let note = || lock.note_answer(&item, Some(&Arc::new(no_answer())), true);
+        let wait = || lock.until_the_store_answers(&item);
+        note();
+        let both = Box::pin(async { tokio::join!(wait(), wait()) });
+        assert_eq!(within("an answer", both).await, (true, true));
+        assert!(trouble().error.is_none());
+        assert_eq!(trouble().pause, 2 * STORE_PAUSE);
+
+        for is_answered in [true, false] {
+            lock.note_answer(&item, None, true);
+            note();
+            proxy.freeze();
+            let question = tokio::spawn({
+                let (lock, item) = (lock.clone(), item.clone());
+                async move { lock.until_the_store_answers(&item).await }
+            });
+            eventually("it is asked", async || proxy.has_held_data()).await;
+            lock.troubles.lock().get_mut(&item).expect("trouble").pause = 60 * SECOND;
+            note();
+            let later = trouble().asks_at;
+            if !is_answered {
+                proxy.cut();
+            }
+            proxy.release();
+            if is_answered {
+                assert!(within("an answer", question).await.expect("it does not panic"));
+            } else {
+                eventually("another question could be asked", async || {
+                    lock.context.inventory.available(&item).await.is_err_and(|it| !it.is_silence())
+                })
+                .await;
+                question.abort();
+            }
+            assert!(trouble().error.is_some());
+            assert_eq!(trouble().asks_at, later);
+        }
     }
 
     /// Goal: what is told of the lock and of the orders that wait is so, and without an answer of the service that is told.
