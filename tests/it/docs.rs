@@ -27,7 +27,7 @@ fn http_api_lists_the_problems() {
     assert_eq!(documented, rows.collect::<Vec<_>>());
 }
 
-/// Goal: no link between the pages of the documentation, or from there to a file, is broken.
+/// Goal: no link between the pages of the documentation, or from there to a file, is broken, and no page has a heading twice.
 #[test]
 fn links_lead_somewhere() {
     let others = [
@@ -47,6 +47,9 @@ fn links_lead_somewhere() {
     let mut broken = Vec::new();
     for page in &pages {
         let text = read(page);
+        let mut headings = BTreeSet::new();
+        let twice = anchors(&text).filter(|heading| !headings.insert(heading.clone()));
+        broken.extend(twice.map(|heading| format!("{}: #{heading} twice", page.display())));
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
             if file.contains("://") {
@@ -135,7 +138,6 @@ fn figures_are_those_of_the_tables() {
     }
 }
 
-/// A line of a table, by column.
 /// Goal: the table of the simulator's controls has a row for each control and no other.
 #[test]
 fn each_control_of_the_simulator_is_in_its_table() {
@@ -148,6 +150,7 @@ fn each_control_of_the_simulator_is_in_its_table() {
     assert_eq!(controls, table.iter().map(|row| &*row["without"]).collect::<Vec<_>>());
 }
 
+/// A line of a table, by column.
 type Row = BTreeMap<String, String>;
 
 /// The lines of a file in CSV. A comma within quotes does not end a cell.
