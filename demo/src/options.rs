@@ -31,7 +31,7 @@ pub struct DemoOptions {
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: Guard,
 
-    /// Send orders to the instance that holds the lock, instead of taking turns: for three or more instances. Only with the lock.
+    /// Have the instances send their orders to the one that holds the lock, in place of taking turns: for the guard `etcd`.
     #[arg(long, env = "FLASH_SALE_DEMO_FORWARD", value_parser = FalseyValueParser::new())]
     pub forward: bool,
 

@@ -40,8 +40,8 @@ async fn a_full_queue_turns_away() {
 }
 
 /// Goal: an order whose batch went out under a stale token takes nothing, and is told so once its time is over; an order that
-/// came later, and was in no batch, is told that it waited too long, and no claim is left for it. Method: a later token in the store, and another client that
-/// has the lock before and afterwards.
+/// came later, and was in no batch, is told that it waited too long, and no claim is left for it. Method: a later token in the
+/// store, and another client that has the lock before and afterwards.
 #[tokio::test]
 async fn a_stale_token_sells_nothing() {
     let options = ShopOptions { wait_timeout: Duration::from_secs(3), ..ShopOptions::default() };

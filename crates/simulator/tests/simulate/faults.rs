@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use simulator::Chance;
 use tokio::time::Instant;
 
 use crate::trace::{count, locked};
-use simulator::Chance;
 
 macro_rules! faults {
     ($($(#[doc = $doc:literal])* $fault:ident = $name:literal,)*) => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fenced_lock::asked::AskedBackend;
 use fenced_lock::{Guard, LockError, Owner, SessionKeeper, SessionOptions};
+use simulator::Chance;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Setup;
@@ -16,7 +17,6 @@ use crate::process::{Scheduler, Simulated};
 use crate::trace::{
     self, Rare, count, happened, is_violated, left_over, locked, note, too_late, violation,
 };
-use simulator::Chance;
 
 /// How long a grant may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);

@@ -11,13 +11,13 @@ use fenced_lock::{
     ObservedClaim, Order, Promises, PutMode, QueueEntry, Released, Token, TokenLife, Wake,
     async_trait,
 };
+use simulator::Chance;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::faults::{Fault, Faults, Times};
 use crate::process::Simulated;
 use crate::trace::{Rare, count, happened, locked, note};
-use simulator::Chance;
 
 const CLUSTER: ClusterId = ClusterId(7);
 

@@ -3,10 +3,6 @@
 //! One runtime, whose clock is paused, runs everything of a seed, and time jumps from event to event. A process is a mark on its
 //! tasks (`fenced_lock::process`), which says whether they are polled. The same seed gives the same trace, byte for byte.
 
-#![cfg_attr(
-    not(fenced_lock_chaos),
-    allow(dead_code, reason = "the seams are there with the cfg alone")
-)]
 #![allow(missing_docs, unreachable_pub, reason = "a program, in modules")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fenced_lock::process::{self, Process, Turn};
+use simulator::Chance;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::trace::{locked, note};
-use simulator::Chance;
 
 /// How many turns may come at one moment of the simulated time. With more than twice as many, the tasks run in circles.
 const MOST_TURNS: u32 = 10_000;
@@ -50,8 +50,8 @@ impl Scheduler {
         this
     }
 
-    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far, unless tokio defers their wakes: the runtime has one queue, and each
-    /// task that gets ready wakes the scheduler.
+    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far, unless tokio defers their wakes: the
+    /// runtime has one queue, and each task that gets ready wakes the scheduler.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
         let Order { chance, ready, running, waker, has_ended, .. } = &mut *order;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Parser, ValueEnum};
 use fenced_lock::chaos::Safeguard;
+use simulator::Chance;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
@@ -18,7 +19,6 @@ use crate::faults::Fault;
 use crate::process::{Scheduler, Simulated};
 use crate::trace::{self, Events, Rare, Told, locked};
 use crate::{lock_world, sale_world};
-use simulator::Chance;
 
 /// Runs the lock and the sale in simulated time, with faults from seeds.
 ///

@@ -16,6 +16,7 @@ use flash_sale::peers::Peers;
 use flash_sale::sale::{Sale, SaleError, SaleOptions};
 use loadtest::Limits;
 use serde_json::{Value, json};
+use simulator::{Chance, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -28,8 +29,6 @@ use crate::shop::{self, BEGIN, SNAPSHOTS, Shop};
 use crate::trace::{
     Rare, count, happened, has_happened, is_violated, left_over, locked, note, too_late, violation,
 };
-use simulator::Chance;
-use simulator::Refusal;
 
 /// How long a decision may take beside the TTL.
 const GRACE: Duration = Duration::from_secs(2);

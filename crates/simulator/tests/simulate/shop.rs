@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use flash_sale::inventory::Streams;
+use simulator::{Chance, Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::faults::{Fault, Faults};
 use crate::process::Simulated;
 use crate::trace::{Rare, count, happened, locked, note};
-use simulator::Chance;
-use simulator::{Data, Engine, Refusal, Reply, Store, StoreEnd, Text, connection};
 
 /// When the simulated time begins, in microseconds since 1970.
 pub const BEGIN: u64 = 1_700_000_000_000_000;

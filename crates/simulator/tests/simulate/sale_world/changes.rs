@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flash_sale::inventory::{ChangeCall, Changed, Entry, Item, OrderId, SaleChange};
+use simulator::Chance;
 use tokio::time::{Instant, sleep};
 
 use super::{NoAnswer, World};
 use crate::trace::{Rare, happened, has_happened, is_violated, locked, note, too_late, violation};
-use simulator::Chance;
 
 /// The longest hold of a run, in seconds.
 pub const LONGEST_HOLD: u32 = 5;
