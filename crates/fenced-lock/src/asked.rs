@@ -282,7 +282,7 @@ impl<A: Asked> Backend for Engine<A> {
                 Ok(Some(ticket))
             }
             Ok(Some(answer)) if answer.status != ClaimStatus::Gone => {
-                waiters.note(claim, answer.status);
+                waiters.note_put(claim, answer.status);
                 Ok(Some(ticket))
             }
             // the claim may be in the queue

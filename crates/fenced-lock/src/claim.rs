@@ -131,6 +131,18 @@ impl<T: GrantToken> Reporter<T> {
         });
     }
 
+    /// Takes the answer to the request that put the claim, if the claim is not gone. A grant under another token was that of an
+    /// earlier try, whose claim was removed before this one was made.
+    pub(crate) fn report_put(&self, answer: ClaimStatus<T>) {
+        self.status.send_if_modified(|status| {
+            let moves = *status != ClaimStatus::Gone && *status != answer;
+            if moves {
+                *status = answer;
+            }
+            moves
+        });
+    }
+
     pub(crate) fn report_contended(&self, news: bool) {
         self.contended.send_if_modified(|contended| std::mem::replace(contended, news) != news);
     }

@@ -92,6 +92,14 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// Notes the grant that answers the request which put the claim. It replaces what a message told of an earlier try.
+    pub(crate) fn note_put(&self, claim: &Claim, grant: ClaimStatus<T>) {
+        if let Some(waiter) = self.claims.lock().get(claim) {
+            waiter.reporter.report_put(grant);
+            waiter.wake.notify_one();
+        }
+    }
+
     /// Reports a waiting claim as gone after the service refused to say where it stands, and forgets it. A claim that a message
     /// has granted meanwhile keeps its lock.
     fn deny(&self, claim: &Claim) {
@@ -225,6 +233,23 @@ impl<T: GrantToken> Waiters<T> {
 mod tests {
     use super::*;
     use crate::Unfenced;
+
+    /// Goal: a claim that was put again, after its first try was granted and removed, is held under the token of the answer. A
+    /// message about the first try that comes later changes nothing, and a claim that is gone stays gone.
+    #[test]
+    fn a_claim_that_is_put_again_has_the_later_token() {
+        let (waiters, claim) = (Waiters::default(), Claim::new("a", 1, 1));
+        let ticket = waiters.expect(&claim);
+        let [first, second] = [1, 2].map(ClaimStatus::Granted);
+        waiters.note(&claim, first);
+        waiters.note_put(&claim, second);
+        assert_eq!(*ticket.status.borrow(), second);
+        waiters.note(&claim, first);
+        assert_eq!(*ticket.status.borrow(), second);
+        waiters.end(1);
+        waiters.note_put(&claim, second);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone);
+    }
 
     /// Goal: a permanent refusal ends the wait, but takes no lock back that a message has granted meanwhile.
     #[tokio::test(start_paused = true)]
