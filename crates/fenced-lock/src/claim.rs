@@ -131,8 +131,8 @@ impl<T: GrantToken> Reporter<T> {
         });
     }
 
-    /// Takes the answer to the request that put the claim, if the claim is not gone. A grant under another token was that of an
-    /// earlier try, whose claim was removed before this one was made.
+    /// As [`report`](Self::report), for the answer to the request that put the claim. The answer replaces the token of an earlier
+    /// grant: the service had granted an earlier try of the request, and its claim was removed before this try made it again.
     pub(crate) fn report_put(&self, answer: ClaimStatus<T>) {
         self.status.send_if_modified(|status| {
             let moves = *status != ClaimStatus::Gone && *status != answer;

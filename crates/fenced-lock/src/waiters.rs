@@ -92,7 +92,7 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
-    /// Notes the grant that answers the request which put the claim. It replaces what a message told of an earlier try.
+    /// Notes the grant in the answer to the request that put the claim. It replaces a grant of an earlier try of the request.
     pub(crate) fn note_put(&self, claim: &Claim, grant: ClaimStatus<T>) {
         if let Some(waiter) = self.claims.lock().get(claim) {
             waiter.reporter.report_put(grant);
