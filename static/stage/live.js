@@ -58,10 +58,13 @@ export class Live {
     const hit = hitMs === null ? null : (hitMs - began) * 1000;
     const sleeper = shops.indexOf(victim);
     const events = [];
+    const waiting = shops.map(() => []);
     // first come the buyers of the shop that the fault hits
     for (let buyer = 0; buyer < requests * this.#scale(); buyer += 1) {
       const shop = buyer % shops.length;
-      if (hit !== null || sleeper < 0 || shop === sleeper) events.push([shop === sleeper ? 0 : (hit ?? 0), "asked", buyer, shop]);
+      if (hit === null && sleeper >= 0 && shop !== sleeper) continue;
+      events.push([shop === sleeper ? 0 : (hit ?? 0), "asked", buyer, shop]);
+      waiting[shop].push(buyer);
     }
     this.#keys.forEach(({ at, shop, number }, index) => {
       const before = this.#keys[index - 1];
@@ -72,11 +75,11 @@ export class Live {
     const wakes = hit + sleep * 1e6;
     if (hit !== null) events.push([hit, fault === "kill" ? "killed" : "asleep", sleeper]);
     if (hit !== null && fault === "pause") events.push([wakes, "awake", sleeper]);
-    const served = shops.map(() => 0);
     this.#sales.forEach(([at, shop], index) => {
-      const buyer = shop + served[shop] * shops.length;
-      served[shop] += 1;
-      events.push([at, "sold", buyer, shop, Math.floor(index / this.#scale()) + 1, this.#keys.findLast((key) => key.shop === shop)?.number ?? null]);
+      // a shop also sells to the buyers of others
+      const queue = waiting[shop].length ? waiting[shop] : waiting.find(({ length }) => length);
+      if (!queue) return;
+      events.push([at, "sold", queue.shift(), shop, Math.floor(index / this.#scale()) + 1, this.#keys.findLast((key) => key.shop === shop)?.number ?? null]);
     });
     events.sort(([one], [other]) => one - other);
     const took = Math.max(2e6, this.position * 1e6, fault === "pause" ? wakes + 5e5 : 0);

@@ -137,6 +137,19 @@ async fn each_chapter_tells_its_run() {
         const { final, events: [, , [at]] } = prepare({ events, took_us: 120 });
         return [final.shops[0].waiting, at > 90 && at < 100];";
     assert_eq!(page.run_async(late).await, json!([0, true]));
+    // while a run takes place, a shop that sold more units than it has buyers has sold to those of the other
+    let live = "const { Live } = await import('/static/stage/live.js');
+        const run = {
+            id: '1', state: 'firing', requests: 4, stock: 4, sold: 3, elapsed_ms: 20, began_ms: 1000,
+            shops: ['a', 'b'], victim: null, fault: null, hit_ms: null,
+        };
+        const live = new Live({ ...run, sold: 0, elapsed_ms: 0 }, 3000);
+        live.see({ holder: { instance: 'a', token: 1, since_ms: 1000 } });
+        live.hear(run);
+        live.see({ holder: { instance: 'b', token: 2, since_ms: 1010 } });
+        const { events, end, final: { sold, buyers } } = live.recording();
+        return [sold, buyers.size, end > 0 && events.every(([at]) => at >= 0)];";
+    assert_eq!(page.run_async(live).await, json!([3, 4, true]));
     // a recording is there at once: the same story with the other ending
     page.click("#chapter-checked").await;
     for ending in ["asleep", "checked"] {
