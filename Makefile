@@ -50,7 +50,8 @@ TEST := $(CARGO) test --no-fail-fast
 ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/serde,fenced-lock/zookeeper-tls
 
 # Optimised, in a profile of its own.
-SIMULATE := $(CARGO) test --locked --profile simulate --package simulator --test simulate
+SIMULATOR := $(CARGO) test --locked --profile simulate --package simulator
+SIMULATE := $(SIMULATOR) --test simulate
 
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
@@ -91,11 +92,12 @@ test-demo:
 	  $(TEST) $(ALL) --test demo -- $$left_out
 
 test-rest:
-	@$(TEST) $(ALL) --lib --bins --test servers --test service --test model -- --test-threads $(TEST_THREADS)
+	@$(TEST) $(ALL) --lib --bins --test servers --test service -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --test lab
 
 # Behind the others: it takes all cores, and they measure time.
 test-seeds:
+	@$(SIMULATOR) --test model
 	@$(SIMULATE) -- --seeds 2000
 	@$(SIMULATE) -- --controls
 

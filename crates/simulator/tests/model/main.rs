@@ -43,7 +43,7 @@
 //!
 //! # How to read a counterexample
 //!
-//! The controls print theirs, one action a line: `cargo test --test model -- --nocapture`. In `Run(B, [0, 1])`, B sends the
+//! The controls print theirs, one action a line: `cargo test --package simulator --test model -- --nocapture`. In `Run(B, [0, 1])`, B sends the
 //! orders 0 and 1; 3 more confirms an order, 6 more cancels it. The number in `Expire(1)` is a token.
 
 mod state;
