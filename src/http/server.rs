@@ -49,8 +49,8 @@ pub(crate) const MAX_BEYOND: usize = 64;
 /// The paths that these clients may call: a busy instance must not look dead.
 const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// The time for handshakes that have begun, before the port closes.
-const LAST_HANDSHAKES: Duration = Duration::from_millis(20);
+/// The time for handshakes that have begun, before the port closes. A handshake takes a round trip, and longer from a busy client.
+const LAST_HANDSHAKES: Duration = Duration::from_millis(250);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
