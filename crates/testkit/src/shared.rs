@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ::redis::FromRedisValue;
 use tokio::sync::OnceCell;
 
-use crate::redis::command;
+use crate::redis::{command, connect};
 use crate::server::find_program;
 use crate::{EtcdOptions, PrivateEtcd, PrivateRedis, RedisOptions};
 
@@ -51,7 +51,7 @@ impl Raw {
     /// A connection to the database at this URL.
     pub async fn connect(url: &str) -> Self {
         let client = ::redis::Client::open(url).unwrap();
-        Self(client.get_multiplexed_async_connection().await.unwrap())
+        Self(connect(&client).await.unwrap())
     }
 
     /// Runs `line`, split at spaces.

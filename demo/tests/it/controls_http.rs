@@ -350,7 +350,7 @@ async fn one_run_at_a_time() {
 #[tokio::test]
 async fn a_run_without_an_end_has_no_verdict() {
     let pair = Pair::start().await;
-    let long = json!({"stock": 1_000_000, "requests": 20_000, "guard": "etcd"});
+    let long = json!({"stock": 1_000_000, "requests": 5_000, "guard": "etcd"});
     for error in ["The run was stopped.", "Another sale was started meanwhile."] {
         assert_eq!(pair.call(PAGE, "POST /demo/run", &long).await.status, 202);
         eventually("orders were answered", async || {

@@ -43,7 +43,7 @@ type Found = (redis::Value, String, String, String, Vec<String>, Vec<Option<Stri
 async fn it_sells_beside_this_one() {
     let url = fresh_database().await;
     let (inventory, client) = (connect(&url).await, redis::Client::open(&*url).unwrap());
-    let redis = &mut client.get_multiplexed_async_connection().await.unwrap();
+    let redis = &mut testkit::redis::connect(&client).await.unwrap();
     let (id, is_named) = ("first".parse().unwrap(), true);
     let terms = Terms { hold_seconds: Some(600), per_user: Some(2), ..Terms::default() };
     let sale = NewSale { id, is_named, terms, ..NewSale::from(9) };
@@ -140,7 +140,7 @@ async fn it_sells_beside_this_one() {
 async fn it_sells_beside_changes() {
     let url = fresh_database().await;
     let (inventory, client) = (connect(&url).await, redis::Client::open(&*url).unwrap());
-    let redis = &mut client.get_multiplexed_async_connection().await.unwrap();
+    let redis = &mut testkit::redis::connect(&client).await.unwrap();
     let terms = Terms { hold_seconds: Some(600), per_user: Some(2), ..Terms::default() };
     let sale = NewSale { id: "s".parse().unwrap(), is_named: true, terms, ..NewSale::from(1) };
     inventory.start(&ITEM, Some(token(1)), sale).await.unwrap();

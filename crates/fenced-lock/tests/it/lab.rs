@@ -14,6 +14,7 @@ use fenced_lock::{
 use hyper::Method;
 use testkit::server::{Kind, Private};
 use testkit::shared::shared_endpoint;
+use testkit::wait::eventually;
 use testkit::{EtcdOptions as ServerOptions, PrivateEtcd, Proxy, Run, probe, run};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -61,12 +62,11 @@ pub(crate) trait Lab {
     }
 
     async fn session_called(&self, label: &str) -> Session<Self::Token> {
-        let options = SessionOptions::new(TTL).label(label);
-        Session::open(self.backend(), options).await.unwrap()
+        opened(self.backend(), SessionOptions::new(TTL).label(label)).await
     }
 
     async fn session_for(&self, ttl: Duration) -> Session<Self::Token> {
-        Session::open(self.backend(), SessionOptions::new(ttl)).await.unwrap()
+        opened(self.backend(), SessionOptions::new(ttl)).await
     }
 
     /// The mutex of `name` in a session of its own.
@@ -79,6 +79,22 @@ pub(crate) trait Lab {
         let name = self.name();
         [self.mutex(&name).await, self.mutex(&name).await]
     }
+}
+
+/// Opens a session. On a busy machine, a request may take longer than it may.
+pub(crate) async fn opened<T: GrantToken>(
+    backend: Arc<dyn Backend<Token = T>>,
+    options: SessionOptions,
+) -> Session<T> {
+    let mut session = None;
+    eventually("a session opens", async || {
+        let opened = Session::open(Arc::clone(&backend), options.clone()).await;
+        let is_late = opened.as_ref().is_err_and(LockError::is_retryable);
+        session = (!is_late).then(|| opened.unwrap());
+        session.is_some()
+    })
+    .await;
+    session.unwrap()
 }
 
 /// A lab that another process can find.

@@ -12,25 +12,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::lab::{
-    EtcdLab, FoundLab, Lab, TTL, queue_length, queue_of, unseen_waiter, waiter, with,
+    EtcdLab, FoundLab, Lab, TTL, opened, queue_length, queue_of, unseen_waiter, waiter, with,
 };
+
+/// How long a request waits for its answer where thousands are under way.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A session at these endpoints that waits for a member for 300 ms only.
 async fn session_at(endpoints: &[String], ttl: Duration) -> Session {
     let options = with(EtcdOptions::new(endpoints), |options| {
         options.request_timeout = Duration::from_millis(300);
     });
-    let backend = Arc::new(EtcdBackend::new(options).unwrap());
-    let mut session = None;
-    eventually("a session opens", async || {
-        let opened = Session::open(backend.clone(), SessionOptions::new(ttl)).await;
-        // a busy machine may not answer in that time
-        let is_late = opened.as_ref().is_err_and(LockError::is_retryable);
-        session = (!is_late).then(|| opened.unwrap());
-        session.is_some()
-    })
-    .await;
-    session.unwrap()
+    opened(Arc::new(EtcdBackend::new(options).unwrap()), SessionOptions::new(ttl)).await
 }
 
 /// A session at a proxy and at the etcd behind it. It asks the proxy first.
@@ -50,7 +43,11 @@ async fn proxy(lab: &EtcdLab) -> Proxy {
 async fn held_behind_proxy() -> (Proxy, Session, Guard) {
     let lab = EtcdLab::shared().await;
     let proxy = proxy(&lab).await;
-    let session = session_at(&[proxy.url()], 10 * TTL).await;
+    let options = with(EtcdOptions::new([proxy.url()]), |options| {
+        options.request_timeout = PATIENCE;
+    });
+    let backend = Arc::new(EtcdBackend::new(options).unwrap());
+    let session = opened(backend, SessionOptions::new(10 * TTL)).await;
     let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     (proxy, session, guard)
 }
@@ -226,8 +223,7 @@ async fn a_pause_under_many_locks_costs_only_the_pause() {
         let mutex = session.mutex(&format!("paused-{n}")).unwrap();
         locks.push(tokio::spawn(async move { mutex.lock().await?.unlock().await }));
     }
-    // several times the time that a request waits for its answer
-    sleep(Duration::from_millis(1500)).await;
+    sleep(3 * PATIENCE).await;
     proxy.release();
     for lock in locks {
         within("it is granted", lock).await.unwrap().unwrap();

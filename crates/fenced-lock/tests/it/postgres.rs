@@ -17,8 +17,8 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, ServerLab, TTL, assert_refused, kind_of, queue_length, queue_of,
-    server_that_says, unseen_waiter, waiter, with,
+    FoundLab, HOUR, LONG, Lab, ServerLab, TTL, assert_refused, kind_of, opened, queue_length,
+    queue_of, server_that_says, unseen_waiter, waiter, with,
 };
 
 /// A server with room for the claims that wait in it, each with a connection. Statics are not dropped: its guardian ends
@@ -234,7 +234,8 @@ async fn behind_a_locked_row(
     options: PostgresOptions,
     ttl: Duration,
 ) -> (Mutex, Client) {
-    let mutex = LockKind::Queue.open(&options, ttl).await.unwrap().mutex("a").unwrap();
+    let backend = LockKind::Queue.backend(&options).unwrap();
+    let mutex = opened(backend, SessionOptions::new(ttl)).await.mutex("a").unwrap();
     // a busy machine may take longer than these options allow
     eventually("a first tenure", async || match mutex.lock().await {
         Ok(guard) => guard.unlock().await.is_ok(),
@@ -481,14 +482,7 @@ async fn a_synchronous_standby_repeats_no_token() {
         options.standby_is_synchronous = true;
     });
     let open = async || {
-        let mut opened = None;
-        // a busy machine may take longer than such a request
-        eventually("a session is open", async || {
-            opened = LockKind::Queue.open(&options, HOUR).await.ok();
-            opened.is_some()
-        })
-        .await;
-        opened.unwrap()
+        opened(LockKind::Queue.backend(&options).unwrap(), SessionOptions::new(HOUR)).await
     };
     let (session, other) = (open().await, open().await);
     let mutex = session.mutex("a").unwrap();

@@ -145,7 +145,7 @@ async fn many_dead_claims_are_removed_in_steps() {
         command.arg(ticket).arg(format!("dead-{ticket}"));
     }
     let client = redis::Client::open(redis.url()).unwrap();
-    let mut operator = client.get_multiplexed_async_connection().await.unwrap();
+    let mut operator = testkit::redis::connect(&client).await.unwrap();
     command.query_async::<()>(&mut operator).await.unwrap();
     let before = lab.requests(&redis).await;
     drop(within("a free lock is taken", mutex.try_lock()).await.unwrap().unwrap());
@@ -271,7 +271,14 @@ async fn rights_and_certificates() {
     let [at_redis, at_sentinel] = [&redis, &sentinel].map(|server| format!(":{}", server.port()));
     let named = address.replace("rediss:", "rediss-sentinel:").replace(&at_redis, &at_sentinel);
     let named = RedisBackend::new(options(&(named + "#sale"))).unwrap();
-    named.close(named.open(LONG).await.unwrap()).await.unwrap();
+    let mut lease = None;
+    // the sentinel has just started
+    eventually("the sentinel names the primary", async || {
+        lease = named.open(LONG).await.ok();
+        lease.is_some()
+    })
+    .await;
+    named.close(lease.unwrap()).await.unwrap();
 
     // what does not fit together
     let refused = async |said: &str, options: RedisOptions| {

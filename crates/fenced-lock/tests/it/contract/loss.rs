@@ -6,7 +6,7 @@ use std::time::Duration;
 use fenced_lock::{
     GrantToken, Guard, LockError, LostReason, Owner, Session, SessionKeeper, SessionOptions, Token,
 };
-use testkit::wait::within;
+use testkit::wait::{eventually, within};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -148,8 +148,18 @@ pub(crate) async fn a_session_lost_here_is_closed_there<T: GrantToken>(lab: &imp
     let grants_ttl = Some(Duration::from_secs(2));
     let silent = FaultyBackend { grants_ttl, ..FaultyBackend::of(lab.backend()) };
     silent.renew.always(Fault::Hangs);
-    let session = Session::open(Arc::new(silent), SessionOptions::new(HOUR)).await.unwrap();
-    let guard = session.mutex(&name).unwrap().lock().await.unwrap();
+    let silent = Arc::new(silent);
+    let mut held = None;
+    // a busy machine may take longer than these leases last
+    eventually("the lock is held", async || {
+        let Ok(session) = Session::open(silent.clone(), SessionOptions::new(HOUR)).await else {
+            return false;
+        };
+        held = session.mutex(&name).unwrap().lock().await.ok().map(|guard| (session, guard));
+        held.is_some()
+    })
+    .await;
+    let (session, guard) = held.unwrap();
     let mutex = lab.session_for(HOUR).await.mutex(&name).unwrap();
     let next = within("the next is served", mutex.lock()).await.unwrap();
     assert!(guard.is_lost());
