@@ -75,14 +75,15 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
 	@$(MAKE) --no-print-directory test-build
-	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-rest
+	@$(MAKE) --no-print-directory --jobs 2 test-demo test-lock test-rest
 	@$(MAKE) --no-print-directory test-seeds
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 test-build:
 	@$(TEST) $(ALL) --exclude simulator --no-run
 
-# Tests whose server is not installed are left out, and say so; where CI is set, they fail. The three run side by side.
+# Tests whose server is not installed are left out, and say so; where CI is set, they fail. Two of the three run side
+# by side: they use all of both cores, and three would only make each other late.
 test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc

@@ -81,7 +81,7 @@ pub(crate) trait Lab {
     }
 }
 
-/// Opens a session. On a busy machine, a request may take longer than it may.
+/// Opens a session. A busy machine may take longer than a request may, or than the session would last.
 pub(crate) async fn opened<T: GrantToken>(
     backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
@@ -89,7 +89,10 @@ pub(crate) async fn opened<T: GrantToken>(
     let mut session = None;
     eventually("a session opens", async || {
         let opened = Session::open(Arc::clone(&backend), options.clone()).await;
-        let is_late = opened.as_ref().is_err_and(LockError::is_retryable);
+        let is_late = |error: &LockError| {
+            error.is_retryable() || matches!(error, LockError::SessionLost { .. })
+        };
+        let is_late = opened.as_ref().is_err_and(is_late);
         session = (!is_late).then(|| opened.unwrap());
         session.is_some()
     })

@@ -350,7 +350,7 @@ async fn lose_request<T>(proxy: &Proxy, request: impl Future<Output = T>) -> T {
 /// What is asked for while it is away is done when it is back, except for a try, which does not wait.
 pub(crate) async fn a_server_killed_and_started_again<L: ServerLab>(_: &L) {
     let (mut server, lab) = L::start().await;
-    let ttl = 2 * LONG;
+    let ttl = 3 * LONG;
     let (holder, session) = (lab.session_for(ttl).await, lab.session_for(ttl).await);
     let held = holder.mutex("held").unwrap().lock().await.unwrap();
     let guard = holder.mutex("a").unwrap().lock().await.unwrap();
