@@ -517,6 +517,17 @@ impl World {
 
 /// The promised times.
 impl World {
+    /// Notes that an instance decided an order, if it did so. The order may be anybody's.
+    fn note_decision(&self, number: usize, said: &Result<Outcome, SaleError>) {
+        let is_decided = match said {
+            Ok(_) => true,
+            Err(error) => error.word() == "sale-replaced",
+        };
+        if is_decided {
+            locked(&self.state).decisions[number] = (None, Some(Instant::now()));
+        }
+    }
+
     /// Checks the times of an answer for which the buyer waited.
     fn check_times(
         &self,
@@ -528,21 +539,15 @@ impl World {
         let (now, longest) = (Instant::now(), self.shape.longest());
         let disturbed = process.disturbed_at().unwrap_or(sent_at);
         let (took, name) = (sent_at.elapsed(), &process.name);
-        let is_decided = match said {
-            Some(Ok(_)) => true,
-            Some(Err(error)) => error.word() == "sale-replaced",
-            None => false,
-        };
         let since = {
             let (undecided_since, decided_at) = &mut locked(&self.state).decisions[number];
             let since = undecided_since.unwrap_or(sent_at).max(decided_at.unwrap_or(sent_at));
-            if is_decided {
-                (*undecided_since, *decided_at) = (None, Some(now));
-            } else {
-                undecided_since.get_or_insert(sent_at);
-            }
+            undecided_since.get_or_insert(sent_at);
             since
         };
+        if let Some(said) = said {
+            self.note_decision(number, said);
+        }
         if !process.is_running() {
             return;
         }
@@ -711,6 +716,9 @@ impl Buyer {
         let patience = self.world.shape.longest() * 2;
         let said =
             self.world.call(to, patience, |sale| async move { sale.reduce(order).await }).await;
+        if let Ok(said) = &said {
+            self.world.note_decision(to, said);
+        }
         if let Ok(Ok(Outcome::Reserved(_) | Outcome::Repeated(_))) = said {
             violation(format!("{RUN}-{number} was accepted with another quantity"));
         } else if let Ok(Ok(Outcome::Conflict)) = said {
@@ -748,6 +756,8 @@ impl Buyer {
             let is_waited_for = !matches!(said, Err(NoAnswer::Refused | NoAnswer::Broken));
             if let Some(process) = process.filter(|_| is_waited_for && !leaves) {
                 world.check_times(to, &process, sent_at, said.as_ref().ok());
+            } else if let Ok(said) = &said {
+                world.note_decision(to, said);
             }
             if is_final {
                 return said.ok();
@@ -786,7 +796,10 @@ impl Buyer {
             [first, second]
         };
         match self.world.call(to, self.world.shape.longest() * 3, both).await {
-            Ok(both) => both.map(Ok),
+            Ok(both) => {
+                both.iter().for_each(|said| self.world.note_decision(to, said));
+                both.map(Ok)
+            }
             Err(why) => [Err(why), Err(why)],
         }
     }
@@ -1198,6 +1211,7 @@ async fn settle(world: &Arc<World>, before: &Stock, chance: &mut Chance) {
                     .await;
                 let is_decided = matches!(&said, Ok(Ok(_)));
                 if let Ok(said) = said {
+                    world.note_decision(number, &said);
                     let shown = said.map(|_| ()).map_err(|error| error.to_string());
                     note("probe", || format!("at {number}: {shown:?}"));
                 }
