@@ -275,8 +275,10 @@ pub struct World {
     state: Mutex<State>,
     lives: AtomicU64,
     buyers: AtomicU64,
-    /// For each process: its batches on the way, of a peer or for one; and the calls for orders that it has not answered.
-    busy: Mutex<BTreeMap<(String, Busy), usize>>,
+    /// For each process: its batches on the way, of a peer or for one; and the calls for orders that it has not answered. Each
+    /// has a number of its own.
+    busy: Mutex<BTreeMap<(String, Busy), BTreeSet<u64>>>,
+    works: AtomicU64,
 }
 
 /// The work that a process can have.
@@ -287,12 +289,12 @@ enum Busy {
 }
 
 /// One piece of work of a process, until this is dropped.
-pub struct IsBusy(Arc<World>, (String, Busy));
+pub struct IsBusy(Arc<World>, (String, Busy), u64);
 
 impl Drop for IsBusy {
     fn drop(&mut self) {
-        if let Some(count) = locked(&self.0.busy).get_mut(&self.1) {
-            *count -= 1;
+        if let Some(works) = locked(&self.0.busy).get_mut(&self.1) {
+            works.remove(&self.2);
         }
     }
 }
@@ -475,13 +477,14 @@ impl World {
     }
 
     fn is_busy(self: &Arc<Self>, who: &str, with: Busy) -> IsBusy {
-        let what = (who.to_owned(), with);
-        *locked(&self.busy).entry(what.clone()).or_default() += 1;
-        IsBusy(Arc::clone(self), what)
+        let (what, number) = ((who.to_owned(), with), self.works.fetch_add(1, Ordering::Relaxed));
+        locked(&self.busy).entry(what.clone()).or_default().insert(number);
+        IsBusy(Arc::clone(self), what, number)
     }
 
-    fn how_busy(&self, who: &str, with: Busy) -> usize {
-        locked(&self.busy).get(&(who.to_owned(), with)).copied().unwrap_or_default()
+    /// The numbers of the work that a process has.
+    fn works_of(&self, who: &str, with: Busy) -> BTreeSet<u64> {
+        locked(&self.busy).get(&(who.to_owned(), with)).cloned().unwrap_or_default()
     }
 
     /// Sends a call to an instance. If the caller leaves, the call is dropped, as the handler of a client that leaves.
@@ -960,6 +963,7 @@ pub async fn run(
         lives: AtomicU64::new(0),
         buyers: AtomicU64::new(0),
         busy: Mutex::default(),
+        works: AtomicU64::new(0),
     });
     for number in 0..world.shape.instances {
         world.start(number);
@@ -1108,7 +1112,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             if world.shop.has_flight(&process.name) {
                 happened(Rare::PausedOnTheWay);
             }
-            if world.how_busy(&process.name, Busy::Frame) > 0 {
+            if !world.works_of(&process.name, Busy::Frame).is_empty() {
                 happened(Rare::PausedWithFrame);
             }
             process.pause(times.long, &world.network);
@@ -1119,7 +1123,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
             if world.shop.has_flight(&process.name) {
                 happened(if is_stop { Rare::StoppedOnTheWay } else { Rare::KilledOnTheWay });
             }
-            if world.how_busy(&process.name, Busy::Frame) > 0 {
+            if !world.works_of(&process.name, Busy::Frame).is_empty() {
                 happened(if is_stop { Rare::StoppedWithFrame } else { Rare::KilledWithFrame });
             }
             if is_stop {
@@ -1160,18 +1164,19 @@ async fn stop(
     // a call that reads the stock or starts a sale ends with its attempt, which waits up to five times: for the connection, the
     // login, the role, and the script by its digest and by its source
     sleep(world.shape.response_timeout * 5).await;
-    let mut calls = world.how_busy(&process.name, Busy::Call);
-    // a buyer who regrets an order pauses within a call, and a buyer who has just come is refused
+    // further buyers come all the time, and are refused
+    let mut calls = world.works_of(&process.name, Busy::Call);
+    // a buyer who regrets an order pauses within a call
     let longest_pause = 20 * world.shape.latency + 100;
     for waited in 0..50 + longest_pause {
-        if waited >= 50 && calls == 0 {
+        if waited >= 50 && calls.is_empty() {
             break;
         }
         sleep(Duration::from_millis(1)).await;
-        calls = calls.min(world.how_busy(&process.name, Busy::Call));
+        calls = &calls & &world.works_of(&process.name, Busy::Call);
     }
-    if calls > 0 && process.is_running() {
-        left_over(&format!("{calls} calls that {} has not answered", process.name));
+    if !calls.is_empty() && process.is_running() {
+        left_over(&format!("{} calls that {} has not answered", calls.len(), process.name));
     }
 }
 
