@@ -1510,6 +1510,11 @@ async fn rest(world: &Arc<World>) {
         locked(&world.state).instances.iter_mut().filter_map(Option::take).collect();
     for running in &running {
         if let Some(sale) = &running.sale {
+            // an instance ends holds by orders of its own, which wait as others do
+            let until = Instant::now() + world.shape.longest();
+            while sale.guard().waiting() > 0 && Instant::now() < until {
+                sleep(Duration::from_millis(10)).await;
+            }
             if sale.guard().waiting() > 0 {
                 left_over(&format!("orders in the queues of {}", running.process.name));
             }
