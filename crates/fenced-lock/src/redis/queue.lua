@@ -126,15 +126,15 @@ elseif todo == 'list' then
 end
 
 -- The holder is told when it becomes the holder, and when others begin or cease to wait. A message can get lost, so the holder
--- is told again when a waiter asks, and when a try finds no other claim. A process that does not know the claim then withdraws
--- it.
+-- is told again when a waiter asks or gives up, and when a try finds no other claim. A process that does not know the claim then
+-- withdraws it.
 local head = at(0)
 if not head then
   -- drop the records of claims that left the queue without this script
   redis.call('DEL', makers)
 elseif head ~= claim and channel(head) then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
-  if is_news or todo == 'ask' or (todo == 'put' and count() == 1) then
+  if is_news or todo == 'ask' or todo == 'release' or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}
     -- where this user may not publish, the message counts as lost
     redis.pcall('PUBLISH', channel(head), table.concat(news, ' '))

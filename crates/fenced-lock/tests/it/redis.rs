@@ -17,6 +17,7 @@ use testkit::{
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::lab::{
     FoundLab, LONG, Lab, ServerLab, TTL, kind_of, queue_length, server_that_says, with,
@@ -113,7 +114,7 @@ pub(super) async fn volatile() -> PrivateRedis {
 }
 
 /// Goal: a claim that nobody knows of, such as one from a request that came late, does not block the lock for as long as its
-/// session lives, neither for waiters nor for tries.
+/// session lives, neither for waiters nor for tries, nor for callers that soon give up.
 #[tokio::test]
 async fn an_orphan_is_removed() {
     let lab = RedisLab::shared().await;
@@ -129,6 +130,14 @@ async fn an_orphan_is_removed() {
         }
         drop(within("the lock is free", mutex.lock()).await.unwrap());
     }
+    // two of them, about which no message came, and callers that give up long before they ask where their claims stand
+    let mutex = other.mutex(&lab.name()).unwrap();
+    for ticket in [1, 2] {
+        let zadd = format!("ZADD {{fenced-lock}}:queue:{} {ticket}", mutex.name());
+        lab.raw().await.run_with::<()>(&zadd, &format!("{orphan}{ticket}")).await;
+    }
+    let granted = async || timeout(Duration::from_millis(100), mutex.lock()).await.is_ok();
+    eventually("the lock is free", granted).await;
     assert!(!session.is_lost());
 }
 

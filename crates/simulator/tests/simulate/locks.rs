@@ -717,11 +717,17 @@ impl Asked for Client {
         let gone = claim.clone();
         self.call("release", Some(claim), REQUEST_LIMIT, move |state| {
             let name = Arc::clone(&gone.name);
-            Ok(state.on_queue(&name, Some(&gone), never, |state| {
-                let was_alive = state.lives(&gone);
-                let removed = state.remove(&gone);
-                if removed && was_alive { Released::Done } else { Released::Gone }
-            }))
+            // a waiter that gives up tells the holder, as one that asks does
+            Ok(state.on_queue(
+                &name,
+                Some(&gone),
+                |_| true,
+                |state| {
+                    let was_alive = state.lives(&gone);
+                    let removed = state.remove(&gone);
+                    if removed && was_alive { Released::Done } else { Released::Gone }
+                },
+            ))
         })
         .await
     }
