@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, InfoDict, PushInfo, PushKind,
-    RedisResult, ServerErrorKind, Value,
+    RedisError, RedisResult, ServerErrorKind, Value,
 };
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -73,8 +73,9 @@ pub(super) struct Connection {
 struct Slot {
     attempt: Option<Attempt>,
     pauses: Pauses,
-    /// When something was sent last.
-    used_at: Option<Instant>,
+    /// When an answer came last, a sign of life was asked for, or the attempt began. What is sent counts for nothing: callers may
+    /// go before they notice that no answer comes.
+    heard_at: Option<Instant>,
 }
 
 /// The pauses between consecutive attempts.
@@ -181,6 +182,9 @@ impl Connection {
                 })
             }
         };
+        if !answer.as_ref().is_err_and(RedisError::is_io_error) {
+            self.slot.lock().heard_at = Some(Instant::now());
+        }
         // connect anew after a timeout, since the server may be gone without having closed the connection; if the
         // server became a replica, since the address may lead to a new primary; and if it was rolled back, since it may
         // be the wrong server (then rarely, since its other items may be whole)
@@ -204,18 +208,20 @@ impl Connection {
     fn attempt(&self) -> Attempt {
         let mut slot = self.slot.lock();
         let now = Instant::now();
-        let was_idle = slot.used_at.replace(now).is_some_and(|at| now - at >= IDLE_AFTER);
-        match &mut slot.attempt {
+        let Slot { attempt, pauses, heard_at } = &mut *slot;
+        match attempt {
             Some(attempt) if !attempt.broken.is_cancelled() => {
-                if was_idle {
+                if heard_at.is_some_and(|at| now - at >= IDLE_AFTER) {
+                    *heard_at = Some(now);
                     let sign = sign_of_life(attempt.connection.clone());
                     attempt.sign_of_life = Some(shared_task(now, sign).1);
                 }
                 attempt.clone()
             }
             _ => {
-                let begins_at = slot.pauses.begin(Instant::now());
-                slot.attempt.insert(self.start_attempt(begins_at)).clone()
+                let begins_at = pauses.begin(now);
+                *heard_at = Some(begins_at);
+                attempt.insert(self.start_attempt(begins_at)).clone()
             }
         }
     }
@@ -302,7 +308,8 @@ mod tests {
     use crate::inventory::{Action, Inventory, Item, Order, Outcome};
 
     /// Goal: if an idle connection was dropped without a word, no call loses its answer, be it a read or a write, and however
-    /// many calls there are; nor does an attempt to connect that failed after its caller was gone harm the next call.
+    /// many calls there are, also if earlier calls were given up before their answers were due; nor does an attempt to connect
+    /// that failed after its caller was gone harm the next call.
     /// Method: a proxy that swallows everything on its open connections, and for a while leads nowhere.
     #[tokio::test]
     async fn an_idle_connection_is_not_trusted() {
@@ -315,24 +322,33 @@ mod tests {
         let inventory = Inventory::new(&address, options).expect("a valid address");
         inventory.start(&Item::DEFAULT, None, 9).await.expect("a sale");
         let connection = inventory.shards.all().await.expect("one server").remove(0);
-        let lie_idle = || {
+        let hear_nothing_for = |time| {
             proxy.silence();
-            connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
+            connection.slot.lock().heard_at = Instant::now().checked_sub(time);
         };
-        lie_idle();
+        hear_nothing_for(IDLE_AFTER);
         let looks = (0..9).map(|_| inventory.available(&Item::DEFAULT));
         for look in within("they are answered", futures_util::future::join_all(looks)).await {
             assert_eq!(look.expect("an answer"), 9);
         }
         assert_eq!(proxy.connections(), 2, "they share the new connection");
-        lie_idle();
+        // nor do questions that are given up keep such a connection in use
+        let soon = Duration::from_millis(200);
+        hear_nothing_for(IDLE_AFTER - soon);
+        for _ in 0..3 {
+            timeout(soon / 2, inventory.available(&Item::DEFAULT)).await.expect_err("no answer");
+        }
+        let look = within("it is answered", inventory.available(&Item::DEFAULT));
+        assert_eq!(look.await.expect("an answer"), 9);
+        assert_eq!(proxy.connections(), 3);
+        hear_nothing_for(IDLE_AFTER);
         let orders = [Order { action: Action::Reserve, ..Order::expiring(Item::DEFAULT) }];
         let sold = within("it is answered", inventory.reduce(&Item::DEFAULT, None, "a", &orders));
         assert!(matches!(sold.await.expect("an answer")[..], [Outcome::Reserved(_)]));
         // a connection that works is kept
-        connection.slot.lock().used_at = Instant::now().checked_sub(IDLE_AFTER);
+        connection.slot.lock().heard_at = Instant::now().checked_sub(IDLE_AFTER);
         assert_eq!(inventory.available(&Item::DEFAULT).await.expect("an answer"), 8);
-        assert_eq!(proxy.connections(), 3);
+        assert_eq!(proxy.connections(), 4);
 
         let attempt = || connection.slot.lock().attempt.clone().expect("an attempt");
         proxy.redirect_to(1);
