@@ -6,7 +6,7 @@
 //!
 //! No waiter is forgotten, because each waiting claim has a task that asks again, at the latest after [`Answer::ask_again_in`].
 //! The task ends when the service answers that the claim is granted or gone. If the service refuses the question for good, the
-//! claim counts as gone. Messages ([`Waiters::wake`], [`Waiters::note`]) only make the task ask sooner.
+//! claim counts as gone. Messages ([`Waiters::wake`], [`Waiters::note_message`]) only end its wait sooner.
 //!
 //! # A service of your own
 //!
@@ -268,13 +268,14 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Answered<Option<Ticket<A::Token>>> {
         let waiters = self.service.waiters();
-        let ticket = waiters.expect(claim);
+        let ticket = waiters.expect_put(claim);
         let answer = self.service.put(claim, mode).await;
         if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
             waiters.note(held, ClaimStatus::Gone);
         }
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
+                waiters.note_put(claim, answer.status);
                 let (service, claim) = (Arc::clone(&self.service), claim.clone());
                 spawn_on(&Handle::current(), async move {
                     service.waiters().watch(&claim, answer, || service.ask(&claim)).await;
@@ -327,6 +328,7 @@ impl<A: Asked> fmt::Debug for Engine<A> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::Mutex;
 
     use testkit::wait::eventually;
@@ -513,5 +515,130 @@ mod tests {
             assert_eq!(length(), 0, "seed {seed}");
             assert_eq!(service.waiters.count(), 0, "seed {seed}");
         }
+    }
+
+    /// A service that answers as the test wants it.
+    #[derive(Default)]
+    struct Scripted {
+        waiters: Waiters<Token>,
+        /// The answers to puts and questions.
+        answers: Mutex<VecDeque<Option<ClaimStatus>>>,
+    }
+
+    impl Scripted {
+        /// The engine of a service with these answers to puts and questions. `None` is a lost answer.
+        fn engine(
+            answers: impl IntoIterator<Item = Option<ClaimStatus>>,
+        ) -> (Engine<Self>, Arc<Self>) {
+            let answers = Mutex::new(answers.into_iter().collect());
+            let service = Arc::new(Self { answers, ..Self::default() });
+            (Engine { service: Arc::clone(&service) }, service)
+        }
+
+        fn next(&self, claim: &Claim) -> Answered<Answer<Token>> {
+            let answer = self.answers.lock().unwrap().pop_front().unwrap().ok_or_else(silence)?;
+            // as the service on Redis does
+            if answer != ClaimStatus::Waiting && self.waiters.status(claim) == ClaimStatus::Waiting
+            {
+                self.waiters.note_contended(claim, true);
+            }
+            Ok(Answer::new(answer, MINUTE))
+        }
+    }
+
+    #[async_trait]
+    impl Asked for Scripted {
+        type Token = Token;
+
+        const PROMISES: Promises = Promises::LEAST;
+
+        fn waiters(&self) -> &Waiters<Token> {
+            &self.waiters
+        }
+
+        async fn open(&self, _: i64, _: Duration) -> Result<ClusterId, BackendError> {
+            Ok(ClusterId(0))
+        }
+
+        /// No claim is in its queue when the service is asked.
+        async fn renew(&self, _: Lease, held: &[Claim]) -> Result<Vec<bool>, BackendError> {
+            sleep(Duration::from_secs(1)).await;
+            Ok(vec![false; held.len()])
+        }
+
+        async fn close(&self, _: Lease, _: Vec<Claim>) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn put(&self, claim: &Claim, _: &PutMode) -> Answered<Option<Answer<Token>>> {
+            self.next(claim).map(Some)
+        }
+
+        async fn ask(&self, claim: &Claim) -> Result<Answer<Token>, BackendError> {
+            self.next(claim)
+        }
+
+        async fn release(&self, _: &Claim) -> Result<Released, BackendError> {
+            Ok(Released::Gone)
+        }
+
+        async fn queue(&self, _: &str, _: usize) -> Answered<Vec<QueueEntry>> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn token(revision: i64) -> Token {
+        Token::new(ClusterId(0), revision)
+    }
+
+    fn granted(revision: i64) -> Option<ClaimStatus> {
+        Some(ClaimStatus::Granted(token(revision)))
+    }
+
+    /// Goal: a claim whose put is repeated gets its lock from an answer to the repetition, or later ones. A message may be about
+    /// an earlier try, whose claim was removed, and then neither grants the lock, nor tells who waits; but the service is asked.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_about_an_earlier_try_grants_nothing() {
+        let (engine, service) = Scripted::engine([None, Some(ClaimStatus::Waiting), granted(2)]);
+        let (claim, waiters) = (Claim::new("a", 1, 1), &service.waiters);
+        engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
+        waiters.note_message(&claim, token(1), false);
+        let mut ticket = engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+        waiters.note_message(&claim, token(1), false);
+        let is_over = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
+        assert_eq!(Some(*is_over.await.unwrap()), granted(2));
+        waiters.note_message(&claim, token(1), false);
+        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        assert!(*ticket.contended.borrow(), "the answer said that others wait");
+    }
+
+    /// Goal: a claim whose put is repeated after a message about an earlier try has the token of the answer, and the news of the
+    /// answer about others that wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_put_again_has_the_later_token() {
+        let (engine, service) = Scripted::engine([None, granted(2)]);
+        let claim = Claim::new("a", 1, 1);
+        engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
+        service.waiters.note_message(&claim, token(1), false);
+        let ticket = engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
+        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        assert!(*ticket.contended.borrow());
+    }
+
+    /// Goal: a renewal says nothing about a claim whose put is repeated meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_forgets_no_claim_that_is_put_again() {
+        let (engine, service) = Scripted::engine([None, granted(2)]);
+        let lease = engine.open(MINUTE).await.unwrap();
+        let claim = Claim::new("a", lease.id, 1);
+        engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
+        service.waiters.note_message(&claim, token(1), false);
+        let put = async { engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap() };
+        let (renewed, ticket) = tokio::join!(engine.renew(lease), put);
+        renewed.unwrap();
+        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        engine.renew(lease).await.unwrap();
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "it was not in its queue");
     }
 }

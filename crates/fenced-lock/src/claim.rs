@@ -131,18 +131,6 @@ impl<T: GrantToken> Reporter<T> {
         });
     }
 
-    /// As [`report`](Self::report), for the answer to the request that put the claim. The answer replaces the token of an earlier
-    /// grant: the service had granted an earlier try of the request, and its claim was removed before this try made it again.
-    pub(crate) fn report_put(&self, answer: ClaimStatus<T>) {
-        self.status.send_if_modified(|status| {
-            let moves = *status != ClaimStatus::Gone && *status != answer;
-            if moves {
-                *status = answer;
-            }
-            moves
-        });
-    }
-
     pub(crate) fn report_contended(&self, news: bool) {
         self.contended.send_if_modified(|contended| std::mem::replace(contended, news) != news);
     }

@@ -170,9 +170,13 @@ impl Redis {
                     return;
                 };
                 if let Some(known) = self.waiters.find(claim.lease, claim.number) {
-                    self.waiters.note_contended(&known, standing.3);
-                    if let Ok(answer) = self.answer(&known, standing) {
-                        self.waiters.note(&known, answer.status);
+                    let (_, ticket, cluster, is_contended) = standing;
+                    if let Ok(cluster) = cluster_of(&cluster) {
+                        self.waiters.note_message(
+                            &known,
+                            Token::new(cluster, ticket),
+                            is_contended,
+                        );
                     }
                 } else if self.waiters.leases().contains_key(&claim.lease) {
                     // nobody here waits for this claim: a late request put it, or a failover brought it back

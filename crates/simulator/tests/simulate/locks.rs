@@ -590,8 +590,7 @@ impl Client {
             if self.waiters.status(&known) == ClaimStatus::Waiting {
                 count("a message granted the lock");
             }
-            self.waiters.note_contended(&known, is_contended);
-            self.waiters.note(&known, ClaimStatus::Granted(Token::new(CLUSTER, ticket)));
+            self.waiters.note_message(&known, Token::new(CLUSTER, ticket), is_contended);
         } else {
             // a late request put the claim: nobody here waits for it
             happened(Rare::HeldByNobody);
