@@ -8,6 +8,8 @@
 //! The task ends when the service answers that the claim is granted or gone. If the service refuses the question for good, the
 //! claim counts as gone. Messages ([`Waiters::wake`], [`Waiters::note_message`]) only end its wait sooner.
 //!
+//! A put without an answer may arrive after its claim was withdrawn. Such claims are withdrawn again for half a minute.
+//!
 //! # A service of your own
 //!
 //! In this example a list in the process stands for the service, and each use of the list for a request. With a real service an
@@ -247,6 +249,13 @@ impl<A: Asked> Backend for Engine<A> {
         for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
             waiters.note(claim, ClaimStatus::Gone);
         }
+        for claim in waiters.due(lease.id) {
+            let service = Arc::clone(&self.service);
+            spawn_on(&Handle::current(), async move {
+                let withdrawn = service.release(&claim).await;
+                tracing::debug!(%claim, ?withdrawn, "withdrew a claim again: its put may have been late");
+            });
+        }
         Ok(lease.ttl)
     }
 
@@ -271,7 +280,7 @@ impl<A: Asked> Backend for Engine<A> {
         let ticket = waiters.expect_put(claim);
         let answer = self.service.put(claim, mode).await;
         if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
-            waiters.note(held, ClaimStatus::Gone);
+            waiters.withdrawn(held);
         }
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
@@ -286,8 +295,11 @@ impl<A: Asked> Backend for Engine<A> {
                 waiters.note_put(claim, answer.status);
                 Ok(Some(ticket))
             }
-            // the claim may be in the queue
-            Err(error) if error.kind == BackendErrorKind::Transient => Err(error),
+            // the claim may be in the queue, or may come late
+            Err(error) if error.kind == BackendErrorKind::Transient => {
+                waiters.note_unanswered(claim);
+                Err(error)
+            }
             not_put => {
                 waiters.note(claim, ClaimStatus::Gone);
                 not_put.map(|_| None)
@@ -297,7 +309,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let released = self.service.release(claim).await?;
-        self.service.waiters().note(claim, ClaimStatus::Gone);
+        self.service.waiters().withdrawn(claim);
         Ok(released)
     }
 
@@ -523,6 +535,8 @@ mod tests {
         waiters: Waiters<Token>,
         /// The answers to puts and questions.
         answers: Mutex<VecDeque<Option<ClaimStatus>>>,
+        /// The claims that it was asked to release.
+        released: Mutex<Vec<Claim>>,
     }
 
     impl Scripted {
@@ -578,7 +592,8 @@ mod tests {
             self.next(claim)
         }
 
-        async fn release(&self, _: &Claim) -> Result<Released, BackendError> {
+        async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
+            self.released.lock().unwrap().push(claim.clone());
             Ok(Released::Gone)
         }
 
@@ -640,5 +655,39 @@ mod tests {
         assert_eq!(Some(*ticket.status.borrow()), granted(2));
         engine.renew(lease).await.unwrap();
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "it was not in its queue");
+    }
+
+    /// Goal: a claim whose put had no answer is withdrawn again with renewals, after it was withdrawn or handed over, since the
+    /// put may arrive late; with longer and longer pauses, and in the end no more. A claim that is still wanted is left alone.
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_comes_late_is_withdrawn() {
+        for hands_over in [true, false] {
+            let (engine, service) = Scripted::engine([None, granted(2), granted(3)]);
+            let lease = engine.open(MINUTE).await.unwrap();
+            let [claim, next] = [1, 2].map(|number| Claim::new("a", lease.id, number));
+            engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
+            engine.put(&claim, &PutMode::AtEnd).await.unwrap();
+            let released = async || {
+                engine.renew(lease).await.unwrap();
+                tokio::task::yield_now().await;
+                std::mem::take(&mut *service.released.lock().unwrap())
+            };
+            assert_eq!(released().await, []);
+            if hands_over {
+                engine.put(&next, &PutMode::After(claim.clone())).await.unwrap();
+            } else {
+                engine.release(&claim).await.unwrap();
+                service.released.lock().unwrap().clear();
+            }
+            let mut times = Vec::new();
+            for second in 2..60 {
+                let again = released().await;
+                if !again.is_empty() {
+                    assert_eq!(again, [claim.clone()]);
+                    times.push(second);
+                }
+            }
+            assert_eq!(times, [2, 4, 8, 16]);
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::Backoff;
 use super::claim::Reporter;
@@ -18,6 +18,8 @@ use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 pub struct Waiters<T> {
     claims: Mutex<BTreeMap<Claim, Waiter<T>>>,
     leases: Mutex<BTreeMap<i64, Duration>>,
+    /// The claims with a put that had no answer and may arrive late.
+    late: Mutex<BTreeMap<Claim, Late>>,
 }
 
 #[derive(Debug)]
@@ -32,6 +34,17 @@ struct Waiter<T> {
     /// Whether the put was repeated. A message may then be about an earlier try, whose claim was removed.
     is_repeated: bool,
 }
+
+/// A put without an answer.
+#[derive(Debug)]
+struct Late {
+    unanswered_at: Instant,
+    /// When to withdraw the claim again. `None` while it may be wanted.
+    due: Option<Instant>,
+}
+
+/// How late a put without an answer may arrive, and make a claim for which nobody waits, that this is undone.
+const LATEST: Duration = Duration::from_secs(30);
 
 /// The value before any news about contention.
 const UNKNOWN: (i64, bool) = (i64::MIN, false);
@@ -69,7 +82,7 @@ impl<T> Answer<T> {
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Self { claims: Mutex::default(), leases: Mutex::default() }
+        Self { claims: Mutex::default(), leases: Mutex::default(), late: Mutex::default() }
     }
 }
 
@@ -120,6 +133,35 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// Notes that a put had no answer: it may arrive late.
+    pub(crate) fn note_unanswered(&self, claim: &Claim) {
+        let late = Late { unanswered_at: Instant::now(), due: None };
+        self.late.lock().insert(claim.clone(), late);
+    }
+
+    /// Notes that a claim was withdrawn or handed over. Nobody puts it again.
+    pub(crate) fn withdrawn(&self, claim: &Claim) {
+        self.note(claim, ClaimStatus::Gone);
+        if let Some(late) = self.late.lock().get_mut(claim) {
+            late.due.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// The claims on this lease that are due to be withdrawn again, since a put without an answer may have arrived late. The
+    /// pauses get longer and longer, and nothing is due [so late](LATEST) that no put is expected any more.
+    pub(crate) fn due(&self, lease: i64) -> Vec<Claim> {
+        let (mut late, now) = (self.late.lock(), Instant::now());
+        late.retain(|_, late| now < late.unanswered_at + LATEST);
+        let due = late
+            .iter_mut()
+            .filter(|(claim, late)| claim.lease == lease && late.due.is_some_and(|due| due <= now));
+        due.map(|(claim, late)| {
+            late.due = Some(now + (now - late.unanswered_at));
+            claim.clone()
+        })
+        .collect()
+    }
+
     /// Reports a waiting claim as gone after the service refused to say where it stands, and forgets it. A claim that a message
     /// has granted meanwhile keeps its lock.
     fn deny(&self, claim: &Claim) {
@@ -146,6 +188,7 @@ impl<T: GrantToken> Waiters<T> {
         self.leases().remove(&lease);
         self.end(lease);
         self.claims.lock().retain(|claim, _| claim.lease != lease);
+        self.late.lock().retain(|claim, _| claim.lease != lease);
     }
 
     /// Notes whether others wait behind a holder.
