@@ -82,8 +82,8 @@ struct World {
 struct Judge {
     /// The largest token that the store of this name accepted.
     fences: BTreeMap<Arc<str>, i64>,
-    /// The tokens of all grants, each with the process that has it.
-    granted: BTreeMap<(Arc<str>, i64), String>,
+    /// The tokens of all grants, each with the process that has it, and since when.
+    granted: BTreeMap<(Arc<str>, i64), (String, Instant)>,
     /// When the lock of this name was granted last.
     progress: BTreeMap<Arc<str>, Instant>,
     waiting: BTreeMap<u64, (Arc<str>, Instant, Arc<Simulated>)>,
@@ -160,7 +160,8 @@ impl World {
                 return;
             }
             note(&who, || format!("write under {token} to {name}: accepted"));
-            if judge.granted.get(&(Arc::clone(&name), token)) != Some(&who) {
+            let whose = judge.granted.get(&(Arc::clone(&name), token)).map(|(whose, _)| whose);
+            if whose != Some(&who) {
                 violation(format!(
                     "{who} wrote to {name} under {token}, which it was never granted"
                 ));
@@ -182,7 +183,7 @@ impl World {
         let mut judge = locked(&self.judge);
         judge.progress.insert(Arc::clone(&name), Instant::now());
         let later = judge.granted.range((Arc::clone(&name), token)..).next();
-        if let Some(((other, later), whose)) = later
+        if let Some(((other, later), (whose, _))) = later
             && *other == name
         {
             if *later == token {
@@ -196,7 +197,7 @@ impl World {
                 violation(format!("{name} was granted under {token} after {later}"));
             }
         }
-        judge.granted.insert((name, token), process.name.clone());
+        judge.granted.insert((name, token), (process.name.clone(), Instant::now()));
         drop(judge);
         self.check_belief(process, guard);
     }
@@ -214,7 +215,12 @@ impl World {
                 violation(format!("{who} believes that it holds {}, and does not", guard.key()));
             }
             Truth::TakenAway(at) => {
-                let since = process.disturbed_at().map_or(at, |disturbed| at.max(disturbed));
+                // A renewal tells of the loss. An answer that grants may come after the loss, and no renewal before it asks
+                // about the claim.
+                let key = (Arc::from(guard.name()), guard.token().revision());
+                let granted_at = locked(&self.judge).granted.get(&key).map(|(_, at)| *at);
+                let since =
+                    granted_at.into_iter().chain(process.disturbed_at()).fold(at, Instant::max);
                 if since.elapsed() > self.shape.ttl {
                     too_late(&format!(
                         "{who} was not told within a TTL that it lost {}",

@@ -353,12 +353,14 @@ impl LockService {
 
     /// How the claim with this key stands.
     pub fn truth(&self, name: &str, key: &str) -> Truth {
-        let state = locked(&self.state);
+        let mut state = locked(&self.state);
         let mut living =
             state.queues.get(name).into_iter().flatten().filter(|it| state.lives(it.1));
         let lease = key.rsplit_once('/').and_then(|(_, id)| id.split_once('-'));
         let lease = lease.and_then(|(lease, _)| i64::from_str_radix(lease, 16).ok());
         if living.next().is_some_and(|(_, claim)| claim.key() == key) {
+            // a claim that was deleted was put again
+            state.taken.remove(key);
             Truth::Holds
         } else if let Some(at) = state.taken.get(key) {
             Truth::TakenAway(*at)
