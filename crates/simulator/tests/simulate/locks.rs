@@ -621,13 +621,18 @@ impl Asked for Client {
     }
 
     async fn open(&self, id: i64, ttl: Duration) -> Answered<ClusterId> {
-        let client = Weak::clone(&self.this);
-        self.call("open", None, REQUEST_LIMIT, move |state| {
+        let (client, sent_at) = (Weak::clone(&self.this), Instant::now());
+        let opened = self.call("open", None, REQUEST_LIMIT, move |state| {
             let ends_at = Instant::now() + ttl;
             state.leases.insert(id, LeaseState { ends_at, ttl, client });
             Ok(CLUSTER)
-        })
-        .await
+        });
+        let opened = opened.await;
+        // the process counts its lease from the request: little may be left of it when the answer comes
+        if sent_at.elapsed() > ttl / 2 {
+            self.service.faults.delays(Some(&self.process.name), Instant::now());
+        }
+        opened
     }
 
     async fn renew(&self, lease: Lease, held: &[Claim]) -> Answered<Vec<bool>> {
