@@ -606,15 +606,16 @@ mod tests {
         Token::new(ClusterId(0), revision)
     }
 
-    fn granted(revision: i64) -> Option<ClaimStatus> {
-        Some(ClaimStatus::Granted(token(revision)))
+    fn granted(revision: i64) -> ClaimStatus {
+        ClaimStatus::Granted(token(revision))
     }
 
     /// Goal: a claim whose put is repeated gets its lock from an answer to the repetition, or later ones. A message may be about
     /// an earlier try, whose claim was removed, and then neither grants the lock, nor tells who waits; but the service is asked.
     #[tokio::test(start_paused = true)]
     async fn a_message_about_an_earlier_try_grants_nothing() {
-        let (engine, service) = Scripted::engine([None, Some(ClaimStatus::Waiting), granted(2)]);
+        let (engine, service) =
+            Scripted::engine([None, Some(ClaimStatus::Waiting), Some(granted(2))]);
         let (claim, waiters) = (Claim::new("a", 1, 1), &service.waiters);
         engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
         waiters.note_message(&claim, token(1), false);
@@ -622,9 +623,9 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
         waiters.note_message(&claim, token(1), false);
         let is_over = ticket.status.wait_for(|status| *status != ClaimStatus::Waiting);
-        assert_eq!(Some(*is_over.await.unwrap()), granted(2));
+        assert_eq!(*is_over.await.unwrap(), granted(2));
         waiters.note_message(&claim, token(1), false);
-        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        assert_eq!(*ticket.status.borrow(), granted(2));
         assert!(*ticket.contended.borrow(), "the answer said that others wait");
     }
 
@@ -632,19 +633,19 @@ mod tests {
     /// answer about others that wait.
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_is_put_again_has_the_later_token() {
-        let (engine, service) = Scripted::engine([None, granted(2)]);
+        let (engine, service) = Scripted::engine([None, Some(granted(2))]);
         let claim = Claim::new("a", 1, 1);
         engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
         service.waiters.note_message(&claim, token(1), false);
         let ticket = engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
-        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        assert_eq!(*ticket.status.borrow(), granted(2));
         assert!(*ticket.contended.borrow());
     }
 
     /// Goal: a renewal says nothing about a claim whose put is repeated meanwhile.
     #[tokio::test(start_paused = true)]
     async fn a_renewal_forgets_no_claim_that_is_put_again() {
-        let (engine, service) = Scripted::engine([None, granted(2)]);
+        let (engine, service) = Scripted::engine([None, Some(granted(2))]);
         let lease = engine.open(MINUTE).await.unwrap();
         let claim = Claim::new("a", lease.id, 1);
         engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
@@ -652,7 +653,7 @@ mod tests {
         let put = async { engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap() };
         let (renewed, ticket) = tokio::join!(engine.renew(lease), put);
         renewed.unwrap();
-        assert_eq!(Some(*ticket.status.borrow()), granted(2));
+        assert_eq!(*ticket.status.borrow(), granted(2));
         engine.renew(lease).await.unwrap();
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "it was not in its queue");
     }
@@ -662,7 +663,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_comes_late_is_withdrawn() {
         for hands_over in [true, false] {
-            let (engine, service) = Scripted::engine([None, granted(2), granted(3)]);
+            let (engine, service) = Scripted::engine([None, Some(granted(2)), Some(granted(3))]);
             let lease = engine.open(MINUTE).await.unwrap();
             let [claim, next] = [1, 2].map(|number| Claim::new("a", lease.id, number));
             engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
@@ -683,7 +684,7 @@ mod tests {
             for second in 2..60 {
                 let again = released().await;
                 if !again.is_empty() {
-                    assert_eq!(again, [claim.clone()]);
+                    assert_eq!(again, std::slice::from_ref(&claim));
                     times.push(second);
                 }
             }

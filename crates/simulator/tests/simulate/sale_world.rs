@@ -800,7 +800,9 @@ impl Buyer {
         };
         match self.world.call(to, self.world.shape.longest() * 3, both).await {
             Ok(both) => {
-                both.iter().for_each(|said| self.world.note_decision(to, said));
+                for said in &both {
+                    self.world.note_decision(to, said);
+                }
                 both.map(Ok)
             }
             Err(why) => [Err(why), Err(why)],
