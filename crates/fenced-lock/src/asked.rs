@@ -8,7 +8,7 @@
 //! The task ends when the service answers that the claim is granted or gone. If the service refuses the question for good, the
 //! claim counts as gone. Messages ([`Waiters::wake`], [`Waiters::note_message`]) only end its wait sooner.
 //!
-//! A put without an answer may arrive after its claim was withdrawn. Such claims are withdrawn again for half a minute.
+//! A put without an answer may arrive after its claim was withdrawn. Such a claim is withdrawn again, for half a minute.
 //!
 //! # A service of your own
 //!
@@ -137,7 +137,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::own_thread::{OnThread, OwnThread};
 use super::process::spawn_on;
@@ -221,6 +221,40 @@ impl<A: Asked> AskedBackend<A> {
     }
 }
 
+/// How late a put without an answer may arrive that its claim is still withdrawn.
+const LATEST: Duration = Duration::from_secs(30);
+
+/// The shortest pause between two withdrawals of such a claim.
+const WITHDRAW_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+impl<A: Asked> Engine<A> {
+    /// Notes that a claim was withdrawn or handed over. If a put of it had no answer, the claim is withdrawn again and again, with
+    /// longer and longer pauses: the put may arrive late.
+    fn note_withdrawn(&self, claim: &Claim) {
+        let Some(unanswered_at) = self.service.waiters().note_withdrawn(claim) else { return };
+        let forgotten = self.service.waiters().forgotten();
+        let (service, claim) = (Arc::downgrade(&self.service), claim.clone());
+        spawn_on(&Handle::current(), async move {
+            let until = unanswered_at + LATEST;
+            while Instant::now() < until {
+                let pause = unanswered_at.elapsed().max(WITHDRAW_AGAIN_AFTER);
+                tokio::select! {
+                    biased;
+                    () = forgotten.notified() => {}
+                    () = sleep_until(until.min(Instant::now() + pause)) => {}
+                }
+                // the claims end with their lease
+                let lives =
+                    |service: &Arc<A>| service.waiters().leases().contains_key(&claim.lease);
+                let Some(service) = service.upgrade().filter(lives) else { return };
+                if let Ok(Released::Done) = service.release(&claim).await {
+                    tracing::debug!(%claim, "withdrew a claim whose request came late");
+                }
+            }
+        });
+    }
+}
+
 #[async_trait]
 impl<A: Asked> Backend for Engine<A> {
     type Token = A::Token;
@@ -249,13 +283,6 @@ impl<A: Asked> Backend for Engine<A> {
         for (claim, _) in held.iter().zip(kept).filter(|(_, is_kept)| !is_kept) {
             waiters.note(claim, ClaimStatus::Gone);
         }
-        for claim in waiters.due(lease.id) {
-            let service = Arc::clone(&self.service);
-            spawn_on(&Handle::current(), async move {
-                let withdrawn = service.release(&claim).await;
-                tracing::debug!(%claim, ?withdrawn, "withdrew a claim again: its put may have been late");
-            });
-        }
         Ok(lease.ttl)
     }
 
@@ -280,7 +307,7 @@ impl<A: Asked> Backend for Engine<A> {
         let ticket = waiters.expect_put(claim);
         let answer = self.service.put(claim, mode).await;
         if let (Ok(_), PutMode::After(held)) = (&answer, mode) {
-            waiters.withdrawn(held);
+            self.note_withdrawn(held);
         }
         match answer {
             Ok(Some(answer)) if answer.status == ClaimStatus::Waiting => {
@@ -309,7 +336,7 @@ impl<A: Asked> Backend for Engine<A> {
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let released = self.service.release(claim).await?;
-        self.service.waiters().withdrawn(claim);
+        self.note_withdrawn(claim);
         Ok(released)
     }
 
@@ -535,8 +562,8 @@ mod tests {
         waiters: Waiters<Token>,
         /// The answers to puts and questions.
         answers: Mutex<VecDeque<Option<ClaimStatus>>>,
-        /// The claims that it was asked to release.
-        released: Mutex<Vec<Claim>>,
+        /// The claims that it was asked to release, and when.
+        released: Mutex<Vec<(Claim, Instant)>>,
     }
 
     impl Scripted {
@@ -593,7 +620,7 @@ mod tests {
         }
 
         async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
-            self.released.lock().unwrap().push(claim.clone());
+            self.released.lock().unwrap().push((claim.clone(), Instant::now()));
             Ok(Released::Gone)
         }
 
@@ -629,6 +656,21 @@ mod tests {
         assert!(*ticket.contended.borrow(), "the answer said that others wait");
     }
 
+    /// Goal: the same holds for a hand-over whose first try had no answer, and whose second try finds nothing to hand over: the
+    /// claim is then put at the end.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_about_an_earlier_hand_over_grants_nothing() {
+        let (engine, service) =
+            Scripted::engine([None, Some(ClaimStatus::Gone), Some(ClaimStatus::Waiting)]);
+        let [held, claim] = [1, 2].map(|number| Claim::new("a", 1, number));
+        let after = PutMode::After(held);
+        engine.put(&claim, &after).await.unwrap_err();
+        assert!(engine.put(&claim, &after).await.unwrap().is_none());
+        let ticket = engine.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
+        service.waiters.note_message(&claim, token(1), false);
+        assert_eq!(*ticket.status.borrow(), ClaimStatus::Waiting);
+    }
+
     /// Goal: a claim whose put is repeated after a message about an earlier try has the token of the answer, and the news of the
     /// answer about others that wait.
     #[tokio::test(start_paused = true)]
@@ -658,37 +700,38 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "it was not in its queue");
     }
 
-    /// Goal: a claim whose put had no answer is withdrawn again with renewals, after it was withdrawn or handed over, since the
-    /// put may arrive late; with longer and longer pauses, and in the end no more. A claim that is still wanted is left alone.
+    /// Goal: a claim whose put had no answer is withdrawn again after it was withdrawn or handed over, since the put may arrive
+    /// late; with longer and longer pauses, for half a minute, unless its session closes. A claim that is wanted is left alone.
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_comes_late_is_withdrawn() {
-        for hands_over in [true, false] {
+        let all = [500, 1000, 2000, 4000, 8000, 16_000, 30_000];
+        for (hands_over, closes, expected) in
+            [(false, false, &all[..]), (true, false, &all[..]), (false, true, &all[..2])]
+        {
             let (engine, service) = Scripted::engine([None, Some(granted(2)), Some(granted(3))]);
             let lease = engine.open(MINUTE).await.unwrap();
             let [claim, next] = [1, 2].map(|number| Claim::new("a", lease.id, number));
+            let began_at = Instant::now();
             engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
             engine.put(&claim, &PutMode::AtEnd).await.unwrap();
-            let released = async || {
-                engine.renew(lease).await.unwrap();
-                tokio::task::yield_now().await;
-                std::mem::take(&mut *service.released.lock().unwrap())
-            };
-            assert_eq!(released().await, []);
+            sleep(Duration::from_millis(250)).await;
+            assert_eq!(*service.released.lock().unwrap(), []);
             if hands_over {
                 engine.put(&next, &PutMode::After(claim.clone())).await.unwrap();
             } else {
                 engine.release(&claim).await.unwrap();
                 service.released.lock().unwrap().clear();
             }
-            let mut times = Vec::new();
-            for second in 2..60 {
-                let again = released().await;
-                if !again.is_empty() {
-                    assert_eq!(again, std::slice::from_ref(&claim));
-                    times.push(second);
-                }
+            sleep(Duration::from_millis(1500)).await;
+            if closes {
+                engine.close(lease).await.unwrap();
             }
-            assert_eq!(times, [2, 4, 8, 16]);
+            sleep(MINUTE).await;
+            let released = std::mem::take(&mut *service.released.lock().unwrap());
+            assert!(released.iter().all(|(released, _)| *released == claim));
+            let times: Vec<_> =
+                released.iter().map(|(_, at)| (*at - began_at).as_millis()).collect();
+            assert_eq!(times, expected);
         }
     }
 }

@@ -18,8 +18,10 @@ use super::{BackendError, Claim, ClaimStatus, GrantToken, Ticket};
 pub struct Waiters<T> {
     claims: Mutex<BTreeMap<Claim, Waiter<T>>>,
     leases: Mutex<BTreeMap<i64, Duration>>,
-    /// The claims with a put that had no answer and may arrive late.
-    late: Mutex<BTreeMap<Claim, Late>>,
+    /// The claims with a put that had no answer, and may arrive late; with the time of the latest such put.
+    unanswered: Mutex<BTreeMap<Claim, Instant>>,
+    /// Notified when a lease is forgotten.
+    forgotten: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -35,24 +37,13 @@ struct Waiter<T> {
     is_repeated: bool,
 }
 
-/// A put without an answer.
-#[derive(Debug)]
-struct Late {
-    unanswered_at: Instant,
-    /// When to withdraw the claim again. `None` while it may be wanted.
-    due: Option<Instant>,
-}
-
-/// How late a put without an answer may arrive, and make a claim for which nobody waits, that this is undone.
-const LATEST: Duration = Duration::from_secs(30);
-
 /// The value before any news about contention.
 const UNKNOWN: (i64, bool) = (i64::MIN, false);
 
 impl<T: GrantToken> Waiter<T> {
-    fn new(is_repeated: bool) -> Self {
+    fn new() -> Self {
         let (reporter, wake) = (Reporter::new(), Arc::default());
-        Self { reporter, contended_as_of: UNKNOWN, wake, is_put: false, is_repeated }
+        Self { reporter, contended_as_of: UNKNOWN, wake, is_put: true, is_repeated: false }
     }
 
     fn report(&self, status: ClaimStatus<T>) {
@@ -82,7 +73,12 @@ impl<T> Answer<T> {
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Self { claims: Mutex::default(), leases: Mutex::default(), late: Mutex::default() }
+        Self {
+            claims: Mutex::default(),
+            leases: Mutex::default(),
+            unanswered: Mutex::default(),
+            forgotten: Arc::default(),
+        }
     }
 }
 
@@ -94,21 +90,16 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Makes a claim known before its request is sent. The claim counts as waiting until another status is noted.
     pub fn expect(&self, claim: &Claim) -> Ticket<T> {
-        self.claims
-            .lock()
-            .entry(claim.clone())
-            .or_insert_with(|| Waiter::new(false))
-            .reporter
-            .ticket()
+        self.claims.lock().entry(claim.clone()).or_insert_with(Waiter::new).reporter.ticket()
     }
 
-    /// As [`expect`](Self::expect), for a put that is repeated if the claim is known. What is known of an earlier try does not
-    /// count: its claim may have been removed since.
+    /// As [`expect`](Self::expect), for a put that may be repeated, and whose answer goes to [`note_put`](Self::note_put). What is
+    /// known of an earlier try does not count: its claim may have been removed since.
     pub(crate) fn expect_put(&self, claim: &Claim) -> Ticket<T> {
-        let mut claims = self.claims.lock();
-        let waiter = Waiter::new(claims.contains_key(claim));
+        let is_repeated = self.unanswered.lock().contains_key(claim);
+        let waiter = Waiter { is_put: false, is_repeated, ..Waiter::new() };
         let ticket = waiter.reporter.ticket();
-        claims.insert(claim.clone(), waiter);
+        self.claims.lock().insert(claim.clone(), waiter);
         ticket
     }
 
@@ -135,31 +126,14 @@ impl<T: GrantToken> Waiters<T> {
 
     /// Notes that a put had no answer: it may arrive late.
     pub(crate) fn note_unanswered(&self, claim: &Claim) {
-        let late = Late { unanswered_at: Instant::now(), due: None };
-        self.late.lock().insert(claim.clone(), late);
+        self.unanswered.lock().insert(claim.clone(), Instant::now());
     }
 
-    /// Notes that a claim was withdrawn or handed over. Nobody puts it again.
-    pub(crate) fn withdrawn(&self, claim: &Claim) {
+    /// Notes that a claim was withdrawn or handed over, and is never put again. Returns when its latest put without an answer
+    /// was given up, if there is one.
+    pub(crate) fn note_withdrawn(&self, claim: &Claim) -> Option<Instant> {
         self.note(claim, ClaimStatus::Gone);
-        if let Some(late) = self.late.lock().get_mut(claim) {
-            late.due.get_or_insert_with(Instant::now);
-        }
-    }
-
-    /// The claims on this lease that are due to be withdrawn again, since a put without an answer may have arrived late. The
-    /// pauses get longer and longer, and nothing is due [so late](LATEST) that no put is expected any more.
-    pub(crate) fn due(&self, lease: i64) -> Vec<Claim> {
-        let (mut late, now) = (self.late.lock(), Instant::now());
-        late.retain(|_, late| now < late.unanswered_at + LATEST);
-        let due = late
-            .iter_mut()
-            .filter(|(claim, late)| claim.lease == lease && late.due.is_some_and(|due| due <= now));
-        due.map(|(claim, late)| {
-            late.due = Some(now + (now - late.unanswered_at));
-            claim.clone()
-        })
-        .collect()
+        self.unanswered.lock().remove(claim)
     }
 
     /// Reports a waiting claim as gone after the service refused to say where it stands, and forgets it. A claim that a message
@@ -188,7 +162,13 @@ impl<T: GrantToken> Waiters<T> {
         self.leases().remove(&lease);
         self.end(lease);
         self.claims.lock().retain(|claim, _| claim.lease != lease);
-        self.late.lock().retain(|claim, _| claim.lease != lease);
+        self.unanswered.lock().retain(|claim, _| claim.lease != lease);
+        self.forgotten.notify_waiters();
+    }
+
+    /// Notified when a lease is forgotten.
+    pub(crate) fn forgotten(&self) -> Arc<Notify> {
+        Arc::clone(&self.forgotten)
     }
 
     /// Notes whether others wait behind a holder.
@@ -199,7 +179,7 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Notes a message that grants a claim, and says whether others wait behind it. If the put was repeated, the message may be
-    /// about an earlier try, whose claim was removed: then the service is asked.
+    /// about an earlier try, whose claim was removed: then it is not believed, and a claim that waits is asked about.
     pub fn note_message(&self, claim: &Claim, grant: T, contended: bool) {
         let claims = self.claims.lock();
         let Some(waiter) = claims.get(claim) else { return };

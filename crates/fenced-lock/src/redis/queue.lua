@@ -134,7 +134,7 @@ if not head then
   redis.call('DEL', makers)
 elseif head ~= claim and channel(head) then
   local is_news = head ~= head_before or (count() > 1) ~= (count_before > 1)
-  if is_news or todo == 'ask' or todo == 'release' or (todo == 'put' and count() == 1) then
+  if is_news or todo == 'ask' or (todo == 'release' and count() < count_before) or (todo == 'put' and count() == 1) then
     local news = {head, redis.call('ZSCORE', queue, head), cluster(last), count() > 1 and 1 or 0, name}
     -- where this user may not publish, the message counts as lost
     redis.pcall('PUBLISH', channel(head), table.concat(news, ' '))

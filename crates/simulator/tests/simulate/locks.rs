@@ -125,11 +125,11 @@ impl State {
         &mut self,
         name: &Arc<str>,
         by: Option<&Claim>,
-        tells_anyway: impl FnOnce(usize) -> bool,
+        tells_anyway: impl FnOnce(usize, usize) -> bool,
         work: impl FnOnce(&mut Self) -> A,
     ) -> A {
         let head_before = self.head(name).map(|it| it.0);
-        let was_contended = self.is_contended(name);
+        let (length_before, was_contended) = (self.length(name), self.is_contended(name));
         let mut queue = self.queues.remove(name).unwrap_or_default();
         queue.retain(|_, claim| self.lives(claim));
         self.queues.insert(Arc::clone(name), queue);
@@ -143,7 +143,7 @@ impl State {
             && Some(&claim) != by
         {
             let is_news = Some(ticket) != head_before || is_contended != was_contended;
-            if (is_news || tells_anyway(length))
+            if (is_news || tells_anyway(length_before, length))
                 && let Some(lease) = self.leases.get(&claim.lease)
             {
                 let to = Weak::clone(&lease.client);
@@ -192,7 +192,7 @@ impl State {
 }
 
 /// Whether the holder is told again though nothing is new: not by these requests.
-fn never(_length: usize) -> bool {
+fn never(_before: usize, _after: usize) -> bool {
     false
 }
 
@@ -589,10 +589,11 @@ impl Client {
 
     fn on_message(self: &Arc<Self>, claim: &Claim, ticket: i64, is_contended: bool) {
         if let Some(known) = self.waiters.find(claim.lease, claim.number) {
-            if self.waiters.status(&known) == ClaimStatus::Waiting {
+            let waited = self.waiters.status(&known) == ClaimStatus::Waiting;
+            self.waiters.note_message(&known, Token::new(CLUSTER, ticket), is_contended);
+            if waited && self.waiters.status(&known) != ClaimStatus::Waiting {
                 count("a message granted the lock");
             }
-            self.waiters.note_message(&known, Token::new(CLUSTER, ticket), is_contended);
         } else {
             // a late request put the claim: nobody here waits for it
             happened(Rare::HeldByNobody);
@@ -678,7 +679,7 @@ impl Asked for Client {
             state.on_queue(
                 &name,
                 Some(&put),
-                |length| length == 1,
+                |_, length| length == 1,
                 |state| {
                     state.check_lease(&put)?;
                     if state.ticket_of(&put).is_none() {
@@ -709,7 +710,7 @@ impl Asked for Client {
             state.on_queue(
                 &name,
                 Some(&asked),
-                |_| true,
+                |_, _| true,
                 |state| {
                     state.check_lease(&asked)?;
                     Ok(state.standing(&asked))
@@ -723,11 +724,11 @@ impl Asked for Client {
         let gone = claim.clone();
         self.call("release", Some(claim), REQUEST_LIMIT, move |state| {
             let name = Arc::clone(&gone.name);
-            // a waiter that gives up tells the holder, as one that asks does
+            // the holder is told that a waiter has given up, as by one that asks
             Ok(state.on_queue(
                 &name,
                 Some(&gone),
-                |_| true,
+                |before, after| after < before,
                 |state| {
                     let was_alive = state.lives(&gone);
                     let removed = state.remove(&gone);
