@@ -16,7 +16,7 @@ const JARS: &str = "/usr/share/java";
 /// Options of a private ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
-    /// Its unit of time. A session lives for 2 to 1000 units. The default, a tenth of a second, allows short sessions.
+    /// Its unit of time. A session lives for 2 to 900 units. The default, a tenth of a second, allows short sessions.
     pub tick: Duration,
     /// Whether it has a second port with mutual TLS, with certificates of its own authority. The first port stays plain.
     pub secured: bool,
@@ -143,7 +143,7 @@ fn prepare(
         std::fs::create_dir(&data)?;
         std::fs::write(data.join("myid"), format!("{number}"))?;
         let (tick, data) = (options.tick.as_millis(), text(&data));
-        let session = tick * 1000;
+        let session = tick * 900;
         // limits in ticks: the time for a member to join the leader, and to answer it
         let mut settings = ensemble.clone();
         settings.push(format!(
