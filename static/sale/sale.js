@@ -54,12 +54,16 @@ async function call(path, query, { method = "GET", headers, body, ms = READ_MS }
   }
 }
 
+/** The answer is for an earlier view: nobody waits for it. */
+const EARLIER = new Error("this is the answer for an earlier view");
+const complain = (error) => error !== EARLIER && console.error(error);
+
 /** The same for what is shown. */
 async function read(path, query = {}) {
   const of = view;
   const answer = await call(path, query);
   if (of === view && answer.status === 401) begin("locked", reason(answer));
-  if (of !== view) throw new Error("this is the answer for an earlier view");
+  if (of !== view) throw EARLIER;
   return answer;
 }
 
@@ -86,7 +90,7 @@ async function enter() {
   if (isDown(answer)) return say({ notice: `Not known: ${reason(answer)} This page keeps trying.` });
   say({ notice: isOff || "" });
   mode = "open";
-  looks.forEach((look) => look().catch(console.error));
+  looks.forEach((look) => look().catch(complain));
 }
 
 const note = (name, isGood, text) => {
@@ -303,7 +307,7 @@ begin("new");
 for (const look of looks) (async () => {
   for (;;) {
     await sleep(POLL_MS);
-    if (mode === "open" && !document.hidden) await look().catch(console.error);
+    if (mode === "open" && !document.hidden) await look().catch(complain);
     else if (mode === "new" && look === lookAtSale) await enter();
   }
 })();

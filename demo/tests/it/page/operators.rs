@@ -2,6 +2,7 @@
 
 use axum::http::Method;
 use serde_json::{Value, json};
+use testkit::wait::eventually;
 use testkit::{
     Direction, EtcdOptions, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
 };
@@ -139,6 +140,17 @@ async fn an_operator_runs_a_sale() {
     page.become_device(PHONE).await;
     assert_fits(&page).await;
 
+    // an answer that comes when the page shows another item is dropped without a word
+    let late = "const call = window.fetch;
+        window.fetch = async (path, options) => {
+            const answer = await call(path, options);
+            if (path.startsWith('metrics') && !window.late) await new Promise((go) => { window.late = go; });
+            return answer;
+        };";
+    page.run(late).await;
+    eventually("an answer is late", async || page.run("return Boolean(window.late)").await == true)
+        .await;
+
     // the sale of a stock set by hand has no id, and a change names one
     redis.run::<()>("SET stock:{plain} 3").await.unwrap();
     for (item, state, is_changeable) in
@@ -151,6 +163,7 @@ async fn an_operator_runs_a_sale() {
             let is_shown = is_changeable && id == "#change";
             assert_eq!(page.is_shown(id).await, is_shown, "{item}: {id}");
         }
+        page.run("window.late()").await;
     }
 
     between.refuse();
