@@ -7,7 +7,7 @@ use std::time::Duration;
 use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions, Token};
 use testkit::wait::{eventually, within};
 
-use crate::lab::{LONG, Lab, TTL, queue_length, queue_of, unseen_waiter, waiter};
+use crate::lab::{LONG, Lab, TTL, opened, queue_length, queue_of, unseen_waiter, waiter};
 
 /// Goal: tokens grow from grant to grant, whoever is granted: the store's fence depends on it.
 pub(crate) async fn a_later_grant_has_a_larger_token(lab: &impl Lab<Token = Token>) {
@@ -92,7 +92,7 @@ pub(crate) async fn an_unused_session_closes_by_itself(lab: &impl Lab) {
     let watching = lab.mutex(&name).await;
     // the same backend for both: another one may not know the lease
     let backend = lab.backend();
-    let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL)).await.unwrap();
+    let session = opened(Arc::clone(&backend), SessionOptions::new(TTL)).await;
     let lease = session.lease();
     let guard = session.mutex(&name).unwrap().lock().await.unwrap();
     drop(session);

@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::lab::{FoundLab, HOUR, LONG, Lab, TTL, waiter};
+use crate::lab::{FoundLab, HOUR, LONG, Lab, TTL, opened, waiter};
 
 /// A future that somebody created.
 type Kept = Pin<Box<dyn Future<Output = ()>>>;
@@ -80,8 +80,8 @@ pub(crate) async fn a_request_that_nobody_polls_delays_nobody<T: GrantToken>(
         let (what, mut first) =
             requests(&backend, no_lease, &name, 0).into_iter().nth(which).unwrap();
         let mut all = vec![((&mut first).now_or_never(), first)];
-        let opening = Session::open(Arc::clone(&backend), SessionOptions::new(TTL));
-        let session = within(what, opening).await.unwrap();
+        let opening = opened(Arc::clone(&backend), SessionOptions::new(TTL));
+        let session = within(what, opening).await;
         // each that is opened has a connection of its own in some services
         for number in 0..if what == "open" { 3 } else { MANY } {
             let all_requests = requests(&backend, session.lease(), &name, number + 1_000_000);
@@ -218,8 +218,7 @@ pub(crate) async fn looks_of_a_busy_runtime_delay_nobody<T: GrantToken>(lab: &im
                 let looks = || (backend.queue(&name), backend.probe(&name));
                 let (mut queue, mut probe) = looks();
                 drop(((&mut queue).now_or_never(), (&mut probe).now_or_never()));
-                let session = Session::open(Arc::clone(&backend), SessionOptions::new(TTL));
-                let session = within("a session", session).await.unwrap();
+                let session = opened(Arc::clone(&backend), SessionOptions::new(TTL)).await;
                 let (mut later_queue, mut later_probe) = looks();
                 drop(((&mut later_queue).now_or_never(), (&mut later_probe).now_or_never()));
                 asked.send(session.clone()).unwrap();
