@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fenced_lock::{BackendErrorKind, LockError, LostReason, Session, SessionOptions, Token};
+use fenced_lock::{BackendErrorKind, LockError, LostReason, SessionOptions, Token};
 use testkit::wait::{eventually, within};
 
 use crate::lab::{LONG, Lab, TTL, opened, queue_length, queue_of, unseen_waiter, waiter};
