@@ -42,8 +42,8 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 # The tests that need a browser; left out where .ci/setup can install none, unless CI is set.
 PAGE_TESTS := accessibility looks outages selling stage
 
-# Most tests wait, for TTLs or for servers, so more of them run at a time than there are cores.
-TEST_THREADS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
+# Many tests wait, for TTLs or for servers, so one more of them runs at a time than there are cores. More would be late.
+TEST_THREADS := $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
 TEST := $(CARGO) test --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock.

@@ -257,7 +257,7 @@ pub(crate) async fn a_cut_connection_hides_nothing(lab: &impl ServerLab) {
 /// answer.
 pub(crate) async fn a_far_service_is_reached_again(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
-    let session = proxied.session_for(Duration::from_secs(8)).await;
+    let session = proxied.session_for(LONG).await;
     let guard = session.mutex(&lab.name()).unwrap().lock().await.unwrap();
     proxy.delay(Duration::from_millis(150));
     proxy.cut();
@@ -269,8 +269,7 @@ pub(crate) async fn a_far_service_is_reached_again(lab: &impl ServerLab) {
 /// waiter's process notices by its renewals. Method: the holder's lease outlives the test, so nothing else has the waiter ask.
 pub(crate) async fn a_silent_connection_hides_no_grant(lab: &impl ServerLab) {
     let (proxy, proxied) = lab.behind_proxy().await;
-    let ttl = Duration::from_secs(8);
-    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(ttl).await);
+    let (direct, session) = (lab.session_for(HOUR).await, proxied.session_for(LONG).await);
     let name = lab.name();
     let guard = direct.mutex(&name).unwrap().lock().await.unwrap();
     let waiter = waiter(&session.mutex(&name).unwrap(), 2).await;
