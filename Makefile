@@ -83,7 +83,7 @@ test-build:
 	@$(TEST) $(ALL) --exclude simulator --no-run
 
 # Tests whose server is not installed are left out, and say so; where CI is set, they fail. Two of the three run side
-# by side: they use all of both cores, and three would only make each other late.
+# by side: two keep all cores busy, and three would only make each other late.
 test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc

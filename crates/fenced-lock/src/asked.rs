@@ -221,7 +221,7 @@ impl<A: Asked> AskedBackend<A> {
     }
 }
 
-/// How late a put without an answer may arrive that its claim is still withdrawn.
+/// How long after a put without an answer its claim is still withdrawn.
 const LATEST: Duration = Duration::from_secs(30);
 
 /// The shortest pause between two withdrawals of such a claim.
