@@ -238,15 +238,26 @@ impl<A: Asked> Engine<A> {
             let until = unanswered_at + LATEST;
             while Instant::now() < until {
                 let pause = unanswered_at.elapsed().max(WITHDRAW_AGAIN_AFTER);
+                // the claims end with their lease
+                let is_over = async {
+                    loop {
+                        // before the look at the lease, which may be forgotten right behind it
+                        let forgotten = forgotten.notified();
+                        let lives = |service: Arc<A>| {
+                            service.waiters().leases().contains_key(&claim.lease)
+                        };
+                        if !service.upgrade().is_some_and(lives) {
+                            return;
+                        }
+                        forgotten.await;
+                    }
+                };
                 tokio::select! {
                     biased;
-                    () = forgotten.notified() => {}
+                    () = is_over => return,
                     () = sleep_until(until.min(Instant::now() + pause)) => {}
                 }
-                // the claims end with their lease
-                let lives =
-                    |service: &Arc<A>| service.waiters().leases().contains_key(&claim.lease);
-                let Some(service) = service.upgrade().filter(lives) else { return };
+                let Some(service) = service.upgrade() else { return };
                 if let Ok(Released::Done) = service.release(&claim).await {
                     tracing::debug!(%claim, "withdrew a claim whose request came late");
                 }
@@ -564,6 +575,8 @@ mod tests {
         answers: Mutex<VecDeque<Option<ClaimStatus>>>,
         /// The claims that it was asked to release, and when.
         released: Mutex<Vec<(Claim, Instant)>>,
+        /// How long a release takes.
+        release_takes: Mutex<Duration>,
     }
 
     impl Scripted {
@@ -621,6 +634,8 @@ mod tests {
 
         async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
             self.released.lock().unwrap().push((claim.clone(), Instant::now()));
+            let takes = *self.release_takes.lock().unwrap();
+            sleep(takes).await;
             Ok(Released::Gone)
         }
 
@@ -733,5 +748,20 @@ mod tests {
                 released.iter().map(|(_, at)| (*at - began_at).as_millis()).collect();
             assert_eq!(times, expected);
         }
+    }
+
+    /// Goal: nothing is left of a closed session, also if it closes while such a claim is withdrawn.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_session_ends_its_withdrawals() {
+        let (engine, service) = Scripted::engine([None]);
+        let lease = engine.open(MINUTE).await.unwrap();
+        let claim = Claim::new("a", lease.id, 1);
+        engine.put(&claim, &PutMode::AtEnd).await.unwrap_err();
+        engine.release(&claim).await.unwrap();
+        *service.release_takes.lock().unwrap() = Duration::from_millis(100);
+        eventually("it is withdrawn", async || service.released.lock().unwrap().len() == 2).await;
+        engine.close(lease).await.unwrap();
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
     }
 }
