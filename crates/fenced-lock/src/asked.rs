@@ -243,9 +243,8 @@ impl<A: Asked> Engine<A> {
                     loop {
                         // before the look at the lease, which may be forgotten right behind it
                         let forgotten = forgotten.notified();
-                        let lives = |service: Arc<A>| {
-                            service.waiters().leases().contains_key(&claim.lease)
-                        };
+                        let lives =
+                            |service: Arc<A>| service.waiters().leases().contains_key(&claim.lease);
                         if !service.upgrade().is_some_and(lives) {
                             return;
                         }

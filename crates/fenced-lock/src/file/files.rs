@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 #[cfg(target_os = "linux")]
 use super::watch::Watch;
 use crate::random::random;
@@ -62,8 +64,8 @@ pub(super) struct Files {
     /// This process's claims on each name, in order. The key is the path of the lock, without its suffix. This field stands
     /// before the sessions, so that a drop tells the holders first.
     queues: HashMap<String, Vec<OwnClaim>>,
-    /// The file of each session, which stays locked while it is here.
-    sessions: HashMap<i64, File>,
+    /// The file of each session, which stays locked while it is here; and a sender that is dropped with it.
+    sessions: HashMap<i64, (File, oneshot::Sender<()>)>,
     /// The queues that have changed since the last look.
     changed: HashSet<String>,
     waiters: Arc<Waiters<Token>>,
@@ -101,7 +103,12 @@ impl Files {
         }
     }
 
-    pub(super) fn open(&mut self, id: i64, ttl: Duration) -> io::Result<Lease> {
+    pub(super) fn open(
+        &mut self,
+        id: i64,
+        ttl: Duration,
+        is_open: oneshot::Sender<()>,
+    ) -> io::Result<Lease> {
         let sessions = self.directory.join(SESSIONS);
         fs::create_dir_all(&sessions)?;
         let (_, cluster, _) = self.read_cluster()?;
@@ -119,7 +126,7 @@ impl Files {
             lock_soon(&file)?;
             // before it was locked, another process may have removed it as a dead session's
             if is_at(&path, &file)? {
-                self.sessions.insert(id, file);
+                self.sessions.insert(id, (file, is_open));
                 return Ok(Lease { id, ttl, cluster });
             }
         }
@@ -288,7 +295,7 @@ impl Files {
 
     /// Whether the session lives. If not, ends its claims.
     fn has_session(&mut self, lease: i64) -> io::Result<bool> {
-        let Some(file) = self.sessions.get(&lease) else { return Ok(false) };
+        let Some((file, _)) = self.sessions.get(&lease) else { return Ok(false) };
         let lives = is_at(&self.session_path(lease), file)?;
         if !lives {
             self.end(lease);

@@ -33,6 +33,7 @@ mod watch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, io, thread};
 
@@ -70,7 +71,7 @@ impl FileOptions {
 ///
 /// # What ends a hold
 ///
-/// The end of the process or of its session ends a hold; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
+/// The end of the process, of its session or of the session's runtime ends a hold; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
 /// container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. This promises the
 /// holder that **no pause can bring a second holder**, so here even a resource that checks no tokens is safe. The others pay for
 /// it: they wait where the end of a lease would have let them in. A process that forks without `exec` shares its locks with the
@@ -115,7 +116,7 @@ impl FileOptions {
 /// Its requests panic outside of a tokio runtime with timers.
 pub struct FileBackend {
     options: FileOptions,
-    jobs: mpsc::Sender<Job>,
+    jobs: Arc<mpsc::Sender<Job>>,
     wake: Wake,
     /// Dropping it ends the thread of the watch; dropping the last sender ends the other thread.
     _running: io::PipeWriter,
@@ -144,7 +145,7 @@ impl FileBackend {
         let wake = if watch.is_some() { Wake::Pushed } else { Wake::Polled };
         let files = Files::new(options.directory.clone(), watch);
         thread::Builder::new().name("file-lock".into()).spawn(move || work(files, &queued))?;
-        Ok(Self { options, jobs, wake, _running: running })
+        Ok(Self { options, jobs: Arc::new(jobs), wake, _running: running })
     }
 
     /// Sends a job to the thread of the files, which does jobs in order. It skips a job whose caller has stopped waiting, so that
@@ -164,6 +165,26 @@ impl FileBackend {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(BackendError::transient("the thread of the files has ended")),
             Err(_) => Err(BackendError::transient("the file system takes too long")),
+        }
+    }
+}
+
+/// Closes a session, also if nobody waits for that.
+fn close_soon(jobs: &mpsc::Sender<Job>, lease: i64) {
+    // an error means that the thread has ended, and its sessions with it
+    drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
+}
+
+/// Closes a session with the runtime on which it was opened: nobody renews or closes it any more.
+struct CloseOnDrop {
+    jobs: Weak<mpsc::Sender<Job>>,
+    lease: i64,
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(jobs) = self.jobs.upgrade() {
+            close_soon(&jobs, self.lease);
         }
     }
 }
@@ -212,10 +233,17 @@ impl Backend for FileBackend {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         let id = random_id();
-        let opened = self.ask(move |files| files.open(id, ttl)).await;
+        let (is_open, ended) = oneshot::channel();
+        let closing = CloseOnDrop { jobs: Arc::downgrade(&self.jobs), lease: id };
+        tokio::spawn(async move {
+            let _closing = closing;
+            // an error means that the session has ended
+            drop(ended.await);
+        });
+        let opened = self.ask(move |files| files.open(id, ttl, is_open)).await;
         if opened.is_err() {
             // the session may be open although nobody knows of it
-            drop(self.jobs.send(Box::new(move |files| drop(files.close(id)))));
+            close_soon(&self.jobs, id);
         }
         opened
     }
@@ -225,6 +253,8 @@ impl Backend for FileBackend {
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
+        // this job is not skipped: no time ends the session if its caller gives up
+        close_soon(&self.jobs, lease.id);
         self.ask(move |files| files.close(lease.id)).await
     }
 
@@ -277,6 +307,11 @@ mod tests {
     use super::*;
     use crate::ClaimStatus;
 
+    /// Nobody waits for the end of this session.
+    fn is_open() -> oneshot::Sender<()> {
+        oneshot::channel().0
+    }
+
     fn claim(name: &str, lease: Lease) -> Claim {
         Claim::new(name, lease.id, 1)
     }
@@ -299,12 +334,33 @@ mod tests {
         crate::Session::open(backend, options).await.map(drop)
     }
 
+    /// Goal: a session that is closed while the disk stalls ends once the disk answers again, although nobody waits for that.
+    #[tokio::test]
+    async fn a_session_ends_though_the_disk_stalled() -> Result<(), crate::LockError> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let new = |request_timeout| {
+            let options = FileOptions { request_timeout, ..FileOptions::new(directory.path()) };
+            FileBackend::new(options).map(Arc::new)
+        };
+        let options = crate::SessionOptions::new(Duration::from_millis(300));
+        let (minute, moment) = (Duration::from_mins(1), Duration::from_millis(50));
+        let other = crate::Session::open(new(minute)?, options.clone()).await?;
+        let backend = new(moment)?;
+        let session = crate::Session::open(backend.clone(), options).await?;
+        let _guard = session.mutex("a")?.lock().await?;
+        let (disk_answers, stalls) = mpsc::channel::<()>();
+        drop(backend.jobs.send(Box::new(move |_| stalls.recv().unwrap_or_default())));
+        session.close().await.expect_err("the disk stalls");
+        drop(disk_answers);
+        within("the lock is free", other.mutex("a")?.lock()).await.map(drop)
+    }
+
     /// Goal: a holder whose lock's file was replaced is told, even if its claim cannot be removed.
     #[test]
     fn a_holder_is_told_before_its_claim_goes() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut files = Files::new(directory.path().to_owned(), None);
-        let lease = files.open(1, Duration::from_secs(1)).expect("a session");
+        let lease = files.open(1, Duration::from_secs(1), is_open()).expect("a session");
         let ticket = files.put(&claim("a", lease), false).expect("it is free").expect("a grant");
         assert!(matches!(*ticket.status.borrow(), ClaimStatus::Granted(_)));
         std::fs::remove_file(directory.path().join("a.lock")).expect("the lock's file");
@@ -338,10 +394,10 @@ mod tests {
         let (ended, _running) = io::pipe().expect("a pipe");
         let watch = watch::start(jobs, ended).expect("a thread");
         let mut waiter = Files::new(directory.path().to_owned(), watch);
-        let mine = claim(name, waiter.open(1, second).expect("a session"));
+        let mine = claim(name, waiter.open(1, second, is_open()).expect("a session"));
         for way in ["a release", "an end", "a script"] {
             let mut holder = Files::new(directory.path().to_owned(), None);
-            let theirs = claim(name, holder.open(2, second).expect("another session"));
+            let theirs = claim(name, holder.open(2, second, is_open()).expect("another session"));
             let script = std::fs::File::create(&lock).expect("the lock's file");
             if way == "a script" {
                 script.lock().expect("it is free");

@@ -55,7 +55,7 @@ async fn a_shorter_renewal_counts() {
     assert!(!guard.is_lost());
 }
 
-/// Goal: a session whose runtime has ended is lost, and blocks nobody: the service in memory ends its lease.
+/// Goal: a session whose runtime has ended is lost, and blocks nobody.
 #[test]
 fn a_session_ends_with_its_runtime() {
     let runtime = || Builder::new_current_thread().enable_all().event_interval(1).build().unwrap();
@@ -68,15 +68,14 @@ fn a_session_ends_with_its_runtime() {
     let lock = async |backend| {
         within("the grant", open(backend).await.mutex("a").unwrap().lock()).await.unwrap()
     };
-    let backends: [Arc<dyn Backend<Token = Token>>; 2] =
-        [Arc::new(files), Arc::new(service.clone())];
+    let backends: [Arc<dyn Backend<Token = Token>>; 2] = [Arc::new(files), Arc::new(service)];
     for backend in backends {
         let opened = runtime().block_on(open(Arc::clone(&backend)));
         assert!(opened.is_lost(), "its runtime ends at once");
-        let first = runtime().block_on(lock(backend));
+        let first = runtime().block_on(lock(Arc::clone(&backend)));
         assert!(first.is_lost(), "its runtime ends later");
+        runtime().block_on(async { lock(backend).await.unlock().await.unwrap() });
     }
-    runtime().block_on(async { lock(Arc::new(service)).await.unlock().await.unwrap() });
 }
 
 /// Goal: a claim that was refused is not withdrawn, since nothing of it is in the queue; it is withdrawn if an attempt before the
