@@ -11,7 +11,7 @@ use super::acquire::acquire;
 use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::mutex::Standby;
-use super::{GrantToken, LockError, PutMode, Released, Session, Token};
+use super::{GrantToken, LockError, LostReason, PutMode, Released, Session, Token};
 
 /// Proof that its owner holds a lock; the lock is released when the owner's last guard is dropped.
 ///
@@ -146,6 +146,10 @@ impl<T: GrantToken> Guard<T> {
         match self.unlock().await {
             // the lock was held to the end of the work, and the claim ends later
             Ok(()) | Err(LockError::Backend(_)) => Ok(done),
+            // the lease may have been gone before the work ended
+            Err(error @ LockError::SessionLost { reason: LostReason::Revoked }) => Err(error),
+            // it ended while the service did not answer the release
+            Err(LockError::SessionLost { .. }) => Ok(done),
             Err(error) => Err(error),
         }
     }

@@ -101,7 +101,8 @@ async fn a_keeper_tries_for_a_ttl() {
     assert!(asked < 30, "{asked} requests");
 }
 
-/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused. A guard that the work
+/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused, or the service falls
+/// silent and the session ends. It does not if the lease turns out to be gone. A guard that the work
 /// keeps, keeps the lock.
 #[tokio::test(start_paused = true)]
 async fn work_is_done_though_the_release_is_refused() {
@@ -113,6 +114,18 @@ async fn work_is_done_though_the_release_is_refused() {
     let guard = keeper.with("b", async |guard| guard).await.unwrap();
     assert_eq!(keeper.try_lock("b").await.map(|locked| locked.is_some()), Ok(false));
     guard.unlock().await.unwrap();
+    backend.renew.always(Fault::Hangs);
+    backend.release.always(Fault::Fails(BackendErrorKind::Transient));
+    let first = keeper.session().await.unwrap();
+    // so long that the lease ends before a TTL of tries to release
+    let work = async |_| sleep(TTL / 2).await;
+    assert_eq!(keeper.with("c", work).await, Ok(()));
+    assert_eq!(first.lost_reason(), Some(LostReason::Expired));
+    backend.renew.clear();
+    backend.release.always(Fault::Fails(BackendErrorKind::LeaseGone));
+    let revoked = LockError::SessionLost { reason: LostReason::Revoked };
+    assert_eq!(keeper.with("d", async |_| 7).await, Err(revoked));
+    backend.release.clear();
     keeper.close().await;
 }
 
