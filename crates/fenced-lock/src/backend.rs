@@ -174,7 +174,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Shows the holder of `name`, and each new one, as far as this process knows it. Makes no request: the backend's watch shows
     /// a new holder, and after an interruption the receiver keeps the old one until the watch is back. `None` in the receiver
     /// means that nobody holds, or that nothing is known yet. The queue is watched for as long as the receiver lives. The channel
-    /// is closed when the backend is gone.
+    /// is closed when the backend is gone. While a holder is borrowed from the receiver, the backend cannot note another one, and all
+    /// its requests wait.
     ///
     /// Returns `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can. For other
     /// backends there is [`HolderWatch`](super::HolderWatch).

@@ -97,6 +97,7 @@ impl<T: GrantToken> SessionKeeper<T> {
     }
 
     /// Shows the holder of this lock, also while there is no session: see [`Backend::watch_holder`].
+    /// Clone what you borrow from the receiver: the backend waits for the end of a borrow.
     pub fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
         self.backend.watch_holder(name)
     }
