@@ -23,7 +23,7 @@ pub use error::{BoxError, SaleError};
 pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
 pub use lock::{EtcdLock, lock_name};
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,9 @@ const HOLDS_EVERY: Duration = Duration::from_secs(1);
 
 /// The most items whose due holds an instance ends at the same time.
 const MAX_ENDING: usize = 16;
+
+/// The most items that an instance looks at in each of these intervals: they cost the store some of its time.
+const MAX_LOOKS: usize = 256;
 
 /// The most batches in a row that end the holds of one item.
 const MAX_EXPIRING: u32 = 100;
@@ -325,6 +328,7 @@ impl Sale {
 /// its own: the lock of one item may be out of reach.
 async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>) {
     let (mut ending, mut items) = (FuturesUnordered::new(), HashSet::new());
+    let (mut next, mut latest) = (VecDeque::new(), None);
     let mut next_at = Instant::now() + HOLDS_EVERY;
     loop {
         tokio::select! {
@@ -334,26 +338,37 @@ async fn end_holds(stopping: CancellationToken, sale: impl Fn() -> Option<Sale>)
                 items.remove(&item);
             }
             () = sleep_until(next_at) => {
-                let Some(Sale { context, guard }) = sale() else { return };
-                let random = random_byte();
+                let Some(Sale { context, .. }) = sale() else { return };
+                let random = u32::from(random_byte());
                 // a random part, since the first instance that does this leaves nothing to the others
-                next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * u32::from(random) / 1024;
-                let mut with_holds = context.inventory.items_with_holds();
-                // if the locks of more than `MAX_ENDING` items are out of reach, the other items still get their turn
-                let first = usize::from(random) % with_holds.len().max(1);
-                with_holds.rotate_left(first);
-                for item in with_holds {
-                    if items.len() < MAX_ENDING && items.insert(item.clone()) {
-                        let (context, guard) = (Arc::clone(&context), Arc::clone(&guard));
-                        ending.push(async move {
-                            end_holds_of(&item, &context.inventory, &*guard).await;
-                            item
-                        });
-                    }
+                next_at = Instant::now() + HOLDS_EVERY + HOLDS_EVERY * random / 1024;
+                if next.is_empty() {
+                    next = in_turn(context.inventory.items_with_holds(), latest.as_ref()).into();
+                    latest = next.back().cloned().or(latest);
                 }
             }
         }
+        while items.len() < MAX_ENDING
+            && let Some(item) = next.pop_front()
+        {
+            let Some(Sale { context, guard }) = sale() else { return };
+            if items.insert(item.clone()) {
+                ending.push(async move {
+                    end_holds_of(&item, &context.inventory, &*guard).await;
+                    item
+                });
+            }
+        }
     }
+}
+
+/// The items that are looked at next: those behind the latest one, so that each item gets its turn.
+fn in_turn(mut items: Vec<Item>, latest: Option<&Item>) -> Vec<Item> {
+    items.sort_unstable();
+    let behind = items.partition_point(|item| latest.is_some_and(|latest| item <= latest));
+    items.rotate_left(behind);
+    items.truncate(MAX_LOOKS);
+    items
 }
 
 async fn end_holds_of(item: &Item, inventory: &Inventory, guard: &dyn SaleGuard) {
@@ -366,5 +381,28 @@ async fn end_holds_of(item: &Item, inventory: &Inventory, guard: &dyn SaleGuard)
         if guard.reduce(Order::expiring(item.clone())).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the holds of each item end, however many items there are, and also if items come and go.
+    #[test]
+    fn each_item_gets_its_turn() {
+        let named = |number: usize| format!("item-{number}").parse().expect("a valid name");
+        let mut items: Vec<Item> = (0..3 * MAX_LOOKS + 7).map(named).collect();
+        let (mut seen, mut latest) = (HashSet::new(), None);
+        for _ in 0..4 {
+            let next = in_turn(items.clone(), latest.as_ref());
+            assert_eq!(next.len(), MAX_LOOKS);
+            latest = next.last().cloned();
+            items.retain(|item| Some(item) != latest.as_ref());
+            seen.extend(next);
+        }
+        assert!(items.iter().all(|item| seen.contains(item)));
+        assert_eq!(in_turn(vec![named(1)], latest.as_ref()), [named(1)]);
+        assert_eq!(in_turn(Vec::new(), latest.as_ref()), []);
     }
 }
