@@ -31,8 +31,8 @@ pub(super) struct Watermark {
     position: u64,
     /// The arguments of the scripts: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
-    /// Entries that the store acknowledged to other instances, each behind its order's key. They are compared until the
-    /// store has answered a call with them: the latest entry alone proves nothing about them, since it may have been
+    /// Entries that the store acknowledged to other instances, or to this one before theirs, each behind its order's key. They are
+    /// compared until the store has answered a call with them: the latest entry alone proves nothing about them, since it may have been
     /// written after they were lost.
     others: Vec<[String; 2]>,
 }
@@ -79,6 +79,14 @@ impl Watermark {
             let is_earlier = theirs.position() < latest.position();
             *theirs == latest || theirs.token() == latest.token() && is_earlier
         })
+    }
+
+    /// Compares this entry, too, from now on.
+    fn compare(&mut self, other: [String; 2]) {
+        if !self.others.contains(&other) {
+            self.others.truncate(MOST_OTHERS - 1);
+            self.others.push(other);
+        }
     }
 
     fn sale(&self) -> &str {
@@ -175,12 +183,19 @@ impl Watermarks {
         let mut entries = self.0.lock();
         let known = Arc::make_mut(&mut entries.entry(item.clone()).or_default().watermark);
         if *sale == known.sale() {
-            let is_covered = theirs.is_none_or(|theirs| known.covers(&theirs));
             let [_, _, key, entry] = arguments;
-            let other = [key.clone(), entry.clone()];
-            if compares && !is_covered && !known.others.contains(&other) {
-                known.others.truncate(MOST_OTHERS - 1);
-                known.others.push(other);
+            if let Some(theirs) = theirs.filter(|_| compares) {
+                let [_, _, own_key, own_entry] = known.arguments.clone();
+                let own = LedgerEntry::parse(&own_key, &own_entry);
+                if !known.covers(&theirs) {
+                    known.compare([key.clone(), entry.clone()]);
+                }
+                // a later entry of another tenure may have been written after ours was lost
+                if own.is_some_and(|own| own.token() != theirs.token())
+                    && theirs.position() > known.position
+                {
+                    known.compare([own_key, own_entry]);
+                }
             }
             known.raise(fence, position.map(|position| Acknowledged { position, key, entry }));
         } else if is_later(sale, known.sale()) {
@@ -298,8 +313,8 @@ mod tests {
     }
 
     /// Goal: the watermark of another instance counts if it is higher or of a later sale, never if it is lower. Its
-    /// entry is compared beside the latest entry until the store has answered for both, unless the latest entry is a
-    /// later one of the same tenure.
+    /// entry and the own one are compared until the store has answered for both, except for an earlier entry of the tenure of
+    /// the latest one.
     #[test]
     fn a_watermark_learns_from_that_of_another_instance() {
         let entry = |position, fence: &str| format!("2\t{position}\t1\t9\t{fence}\tb\t1\t\t");
@@ -315,11 +330,12 @@ mod tests {
             (mark("1 3", old, 1), mark("1 3", old, 2), 0),
             (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
             (mark(fence, old, 1), [fence.into(), old.into(), "a".into(), entry(2, "1 3")], 1),
-            (mark(fence, old, 3), mark(fence, old, 3), 2),
+            (mark(fence, old, 3), mark(fence, old, 3), 3),
             // not the same as the latest one
-            ([fence.into(), old.into(), "b".into(), entry(3, fence)], mark(fence, old, 3), 3),
-            (mark("1 2", "started 9 1 2", 4), mark(fence, old, 3), 3),
-            (mark("1 9", "found 9", 4), mark(fence, old, 3), 3),
+            ([fence.into(), old.into(), "b".into(), entry(3, fence)], mark(fence, old, 3), 4),
+            (mark(fence, old, 4), mark(fence, old, 4), 5),
+            (mark("1 2", "started 9 1 2", 5), mark(fence, old, 4), 5),
+            (mark("1 9", "found 9", 5), mark(fence, old, 4), 5),
             (mark("1 9", "started 4 1 8", 1), mark("1 9", "started 4 1 8", 1), 0),
             (nothing(), mark("1 9", "started 4 1 8", 1), 0),
         ] {
@@ -336,7 +352,7 @@ mod tests {
         let (sent, late) = (watermarks.of(&item), mark("1 8", "started 4 1 8", 2));
         watermarks.learn(&item, late.clone(), true);
         watermarks.raise(&item, &sent, None, "started 4 1 8", None);
-        assert_eq!(watermarks.of(&item).others.len(), 1, "it was not sent");
+        assert_eq!(watermarks.of(&item).others.len(), 2, "neither was sent");
         watermarks.raise(&item, &watermarks.of(&item), None, "started 4 1 8", None);
         assert!(watermarks.of(&item).others.is_empty());
 
