@@ -145,7 +145,8 @@ end)
 
 -- The time at which a replaced sale was deleted, in microseconds, from its entry in `sales`; nil if it was not deleted.
 local function deleted_at(text)
-  return string.match(text, '"deleted":(%d+)}$')
+  -- the end alone: to look for it in the whole text takes Redis ten times as long
+  return string.match(string.sub(text, -32), '"deleted":(%d+)}$')
 end
 
 -- How a sale began, when, and the cluster and revision of its token; or nil.

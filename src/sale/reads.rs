@@ -87,7 +87,9 @@ impl Reads {
     }
 
     pub(super) async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
-        self.inventory.sales(item).await.map_err(|error| SaleError::of_read(error, item))
+        let (inventory, of) = (self.inventory.clone(), item.clone());
+        let sales = self.pages.run(async move { inventory.sales(&of).await }).await;
+        sales.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))
     }
 
     /// Whether `item` is known to exist. The default item counts as known: there is only one.
