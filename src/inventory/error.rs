@@ -227,8 +227,13 @@ impl Effect {
 }
 
 fn is_refused_login(error: &RedisError) -> bool {
+    // the client replaces the code of a refused SELECT
+    let text = error.to_string();
+    let has_no_such_database =
+        text.contains("refused to switch database") && !text.contains("loading");
     error.kind() == ErrorKind::InvalidClientConfig
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+        || has_no_such_database
 }
 
 pub(super) fn is_transient(error: &RedisError) -> bool {

@@ -269,6 +269,20 @@ async fn an_instance_needs_each_of_its_rights_and_no_more() {
         }
     }
     assert_eq!(enough, [""], "without these it works as well");
+
+    let database = |number: u32| {
+        let place = format!("127.0.0.1:{}/{number}", redis.port());
+        at(&format!("rediss://{USER}:word@{place}"), access_of(&redis))
+    };
+    for (right, is_enough) in [("", false), (" +select", true)] {
+        let user = format!("ACL SETUSER {USER} reset on >word {}{right}", without(""));
+        redis.run::<()>(&user).await.unwrap();
+        let opened = open(database(3), InventoryOptions::default()).await.map(drop);
+        let is_refused = opened.as_ref().is_err_and(InventoryError::is_wrong_server);
+        assert_eq!((opened.is_ok(), is_refused), (is_enough, !is_enough), "{opened:?}");
+    }
+    let error = open(database(99), InventoryOptions::default()).await.unwrap_err();
+    assert!(error.is_wrong_server(), "{error:?}");
 }
 
 /// Goal: changing a password while a sale runs stops no instance that has it in a file: open connections stay open, and a new one
