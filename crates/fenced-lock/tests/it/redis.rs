@@ -375,6 +375,31 @@ async fn no_script_is_sent_for_ever() {
     }
 }
 
+/// Goal: what a server refuses inside a script has the same kind before Redis 7, which wraps the refusal, and since; a server that
+/// has become a replica is left.
+#[tokio::test]
+async fn a_refusal_inside_a_script_has_its_kind() {
+    use BackendErrorKind::{Refused, Transient};
+    for wrap in ["", "ERR Error running script (call to f_0): @user_script:4: @user_script: 4: -"] {
+        for (refusal, expected, connections) in [
+            ("READONLY You can't write against a read only replica.", Transient, 2),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refused, 1),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refused, 1),
+            ("NOREPLICAS Not enough good replicas to write.", Refused, 1),
+        ] {
+            let answer = format!("-{wrap}{refusal}\r\n");
+            let (address, _) = server_without_scripts(answer.clone().leak()).await;
+            let proxy = Proxy::to(address.port()).await.unwrap();
+            let backend = RedisLab::at(&format!("redis://127.0.0.1:{}", proxy.port())).backend();
+            for _ in 0..2 {
+                let opened = within("an end", backend.open(LONG)).await;
+                assert_eq!(opened.unwrap_err().kind, expected, "{answer}");
+            }
+            assert_eq!(proxy.connections(), connections, "{answer}");
+        }
+    }
+}
+
 /// Goal: a Redis so far away that a handshake takes longer than a request may take is reached all the same. Method: with TLS, the
 /// client library alone takes longer; a sentinel gets only a part of the time.
 #[tokio::test]
