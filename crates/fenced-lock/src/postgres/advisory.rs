@@ -228,12 +228,15 @@ impl Advisory {
         Ok(Arc::new(conn))
     }
 
-    /// Ends the claims whose connections have ended. The server may not have noticed yet.
+    /// Ends the claims whose connections have ended. The server may not have noticed yet. A claim whose put has no answer stays:
+    /// its connection may be that of an earlier try.
     fn tell_ended(&self) {
         for (claim, _) in
             self.connections.lock().iter().filter(|(_, conn)| conn.ended.is_cancelled())
         {
-            self.waiters.note(claim, ClaimStatus::Gone);
+            if self.waiters.is_put(claim) {
+                self.waiters.note(claim, ClaimStatus::Gone);
+            }
         }
     }
 
@@ -398,6 +401,10 @@ impl Asked for Advisory {
         if matches!(mode, PutMode::IfEmpty) {
             let tried = conn.in_time(self.take(claim, &conn, TRY_LOCK)).await.flatten();
             match &tried {
+                // `tell_ended` has passed over this claim
+                Ok(Some(_)) if conn.ended.is_cancelled() => {
+                    return Err(BackendError::transient("the claim's connection has ended"));
+                }
                 Ok(Some(_)) => {}
                 Err(error) if error.kind == BackendErrorKind::Transient => conn.give_up(),
                 // the server answers, so it notices that the dropped connection ends

@@ -1,6 +1,8 @@
 //! What is particular to advisory locks of PostgreSQL.
 
-use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions};
+use std::time::Duration;
+
+use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions, SessionOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
@@ -9,8 +11,8 @@ use tokio::process::Command;
 
 use super::contract::queueing;
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter, with,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, opened, queue_length, queue_of,
+    unseen_waiter, waiter, with,
 };
 use super::postgres::{KINDS, LockKind, PostgresLab};
 
@@ -197,6 +199,30 @@ async fn nobody_overtakes_a_waiter() {
     kill_process(pid, Signal::CONT).unwrap();
     assert!(late.unwrap().is_none());
     drop(within("the waiter is served", waiter).await.unwrap().unwrap());
+}
+
+/// Goal: a claim whose request is repeated, because it had no answer in time, is granted. Method: an operator keeps the table of
+/// the names locked until the request has come on a second connection.
+#[tokio::test]
+async fn a_repeated_request_is_granted() {
+    let Some(lab) = lab().await else { return };
+    let options = with(PostgresOptions::new(lab.url()), |options| {
+        options.request_timeout = Duration::from_millis(500);
+    });
+    let backend = lab.kind.backend(&options).unwrap();
+    let session = opened(backend, SessionOptions::new(HOUR)).await;
+    let operator = lab.client().await;
+    let lock = "BEGIN; LOCK TABLE fenced_lock.names IN ACCESS EXCLUSIVE MODE";
+    operator.batch_execute(lock).await.unwrap();
+    let waiter = unseen_waiter(&session.mutex("a").unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("the request comes again", async || {
+        seen.extend(lab.blocked().await);
+        seen.len() > 1
+    })
+    .await;
+    operator.batch_execute("COMMIT").await.unwrap();
+    drop(within("it is granted", waiter).await.unwrap().unwrap());
 }
 
 /// Goal: rights to lock and to count the grants are needed, and enough.
