@@ -225,6 +225,25 @@ async fn a_repeated_request_is_granted() {
     drop(within("it is granted", waiter).await.unwrap().unwrap());
 }
 
+/// Goal: a lock that a prepared transaction holds, which has no process, is shown as another program's, and nobody else's claim is.
+#[tokio::test]
+async fn a_prepared_transaction_is_shown() {
+    let Some(lab) = lab().await else { return };
+    let settings = vec!["max_prepared_transactions=1".to_owned()];
+    let (_postgres, lab) = lab.private(ServerOptions { settings, ..Default::default() }).await;
+    let session = lab.session_for(HOUR).await;
+    let _other = session.mutex("b").unwrap().lock().await.unwrap();
+    let (mutex, operator) = (session.mutex("a").unwrap(), lab.client().await);
+    let prepare = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('a', 0));
+        PREPARE TRANSACTION 'p'";
+    operator.batch_execute(prepare).await.unwrap();
+    assert_eq!(queue_of(&mutex).await, ["a/prepared"]);
+    let holder = mutex.probe().await.unwrap().unwrap();
+    assert_eq!((holder.lease, holder.token), (0, None));
+    operator.batch_execute("COMMIT PREPARED 'p'").await.unwrap();
+    drop(within("it is granted", mutex.lock()).await.unwrap());
+}
+
 /// Goal: rights to lock and to count the grants are needed, and enough.
 #[tokio::test]
 async fn rights_are_needed_and_enough() {
