@@ -147,14 +147,17 @@ impl Connection {
     }
 
     /// Leaves a primary that the sentinels have replaced: it may still accept writes, which will be lost.
-    pub(super) async fn follow(&self, within: Duration) {
+    ///
+    /// # Errors
+    /// If a majority of the sentinels names no primary: they may have replaced this one.
+    pub(super) async fn follow(&self, within: Duration) -> Result<(), BackendError> {
         if self.server.servers.primary.is_some()
             && let Ok(Ok(link)) = timeout(within, self.link()).await
-            && let Ok(primary) = self.server.servers.find(within).await
-            && *primary.get_connection_info().addr() != link.address
+            && *self.server.servers.find(within).await?.get_connection_info().addr() != link.address
         {
             self.server.give_up(&link);
         }
+        Ok(())
     }
 }
 

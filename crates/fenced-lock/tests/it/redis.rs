@@ -224,6 +224,33 @@ async fn sentinels_lead_to_the_new_primary() {
     assert!(elsewhere.run::<bool>("EXISTS {fenced-lock}:last").await.unwrap());
 }
 
+/// Goal: a holder that is cut off from most of the sentinels is told, since they may have replaced its primary, which lives on. The
+/// lock does without the others. Method: two of three sentinels are behind proxies that refuse.
+#[tokio::test]
+async fn a_holder_needs_most_of_the_sentinels() {
+    let dir = OwnedDir::create().unwrap();
+    let primary = PrivateRedis::start_in(&dir, ServerOptions::default()).await.unwrap();
+    let watch = Sentinels::start_in(&dir, &primary, 0).await.unwrap();
+    let (mut url, mut proxies) = (watch.url(), Vec::new());
+    for sentinel in &watch.sentinels[1..] {
+        let proxy = Proxy::to(sentinel.port()).await.unwrap();
+        let [from, to] = [sentinel.port(), proxy.port()].map(|port| format!(":{port}"));
+        url = url.replace(&from, &to);
+        proxies.push(proxy);
+    }
+    let lab = RedisLab::at(&url);
+    proxies[0].refuse();
+    let guard = lab.mutex("a").await.lock().await.unwrap();
+    let valid_until = guard.valid_until();
+    eventually("a renewal", async || guard.valid_until() > valid_until).await;
+    proxies[1].refuse();
+    within("the holder is told", guard.lost()).await;
+    let opened = within("an end", lab.backend().open(TTL)).await;
+    assert_eq!(opened.unwrap_err().kind, BackendErrorKind::Transient);
+    proxies[1].accept();
+    drop(within("a grant", lab.mutex("a").await.lock()).await.unwrap());
+}
+
 /// Goal: Redis measures a TTL by its wall clock, as the promises say. Method: the end of a session is a date, and the
 /// time while Redis was down counts.
 #[tokio::test]
