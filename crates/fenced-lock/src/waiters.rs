@@ -124,6 +124,11 @@ impl<T: GrantToken> Waiters<T> {
         }
     }
 
+    /// Whether the claim's put was answered.
+    pub(crate) fn is_put(&self, claim: &Claim) -> bool {
+        self.claims.lock().get(claim).is_some_and(|waiter| waiter.is_put)
+    }
+
     /// Notes that a put had no answer: it may arrive late.
     pub(crate) fn note_unanswered(&self, claim: &Claim) {
         self.unanswered.lock().insert(claim.clone(), Instant::now());

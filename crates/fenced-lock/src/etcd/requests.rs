@@ -65,10 +65,8 @@ impl Backend for Etcd {
             match client.lease_keep_alive(lease.id).await {
                 Ok(_renewed) => Ok(lease.ttl),
                 // the client reports a lease that is gone as any other broken stream, so ask etcd
-                Err(error) => match client.lease_time_to_live(lease.id, None).await {
-                    Ok(answer) if answer.ttl() <= 0 => Ok(Duration::ZERO),
-                    _ => Err(error),
-                },
+                Err(_) if is_gone(&mut client, lease.id).await => Ok(Duration::ZERO),
+                Err(error) => Err(error),
             }
         };
         // short, so that there is time to ask another member before the session tries again
@@ -300,6 +298,11 @@ impl Etcd {
     }
 }
 
+/// Whether etcd says that there is no such lease. A lease in its last second has a TTL of 0.
+async fn is_gone(client: &mut Client, lease: i64) -> bool {
+    client.lease_time_to_live(lease, None).await.is_ok_and(|answer| answer.ttl() < 0)
+}
+
 /// Reads the first key of the queue, in a transaction that would put `key` under a condition that is never true. So etcd refuses
 /// the transaction if it would refuse a claim, for want of permission or of space.
 fn probe(name: &str, key: &str) -> Txn {
@@ -340,4 +343,33 @@ fn entry(header: &ResponseHeader, kv: &KeyValue) -> QueueEntry {
         entry.is_standby = value.is_standby;
     }
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::shared::shared_endpoint;
+    use testkit::wait::eventually;
+
+    use super::*;
+
+    /// Goal: a lease in its last second is not taken for one that is gone. Method: etcd shows the same TTL after the question, so
+    /// the lease was there.
+    #[tokio::test]
+    async fn a_lease_in_its_last_second_is_not_gone() {
+        let client = Client::connect([shared_endpoint().await], None).await.expect("an etcd");
+        let (mut asking, mut showing) = (client.clone(), client);
+        let mut lease = 0;
+        eventually("a question in the last second", async || {
+            lease = asking.lease_grant(2, None).await.expect("a lease").id();
+            let mut ttl =
+                async || showing.lease_time_to_live(lease, None).await.expect("an answer").ttl();
+            eventually("the last second", async || ttl().await <= 0).await;
+            let is_gone = is_gone(&mut asking, lease).await;
+            let is_shown = ttl().await == 0;
+            assert!(!is_gone || !is_shown, "it is there");
+            is_shown
+        })
+        .await;
+        eventually("its end", async || is_gone(&mut asking, lease).await).await;
+    }
 }

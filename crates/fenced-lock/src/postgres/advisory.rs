@@ -69,14 +69,15 @@ const NO_LOCK: &str = "false";
 const CHECK_RIGHTS: &str = "
     INSERT INTO fenced_lock.names SELECT '', 0 WHERE false;
     UPDATE fenced_lock.names SET last = last WHERE false";
-/// The holder of the lock and its waiters. `pg_locks` shows a lock's key in two halves.
+/// The holder of the lock and its waiters. `pg_locks` shows a lock's key in two halves, and no process where a prepared transaction
+/// holds the lock; `pg_stat_get_activity` of no process shows all processes.
 const QUEUE: &str = "
     SELECT l.pid, a.application_name, EXTRACT(EPOCH FROM clock_timestamp() - l.waitstart)::float8
     FROM hashtextextended($1, 0) AS key
     JOIN pg_locks l ON l.locktype = 'advisory' AND l.objsubid = 1
         AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    LEFT JOIN pg_stat_get_activity(l.pid) a ON true
+    LEFT JOIN pg_stat_get_activity(l.pid) a ON a.pid = l.pid
     ORDER BY l.granted DESC, l.waitstart NULLS LAST";
 
 /// The most signs of life that a granted claim asks of its connection while each answer takes longer than a tenth of the TTL.
@@ -228,12 +229,15 @@ impl Advisory {
         Ok(Arc::new(conn))
     }
 
-    /// Ends the claims whose connections have ended. The server may not have noticed yet.
+    /// Ends the claims whose connections have ended. The server may not have noticed yet. A claim whose put has no answer stays:
+    /// its connection may be that of an earlier try.
     fn tell_ended(&self) {
         for (claim, _) in
             self.connections.lock().iter().filter(|(_, conn)| conn.ended.is_cancelled())
         {
-            self.waiters.note(claim, ClaimStatus::Gone);
+            if self.waiters.is_put(claim) {
+                self.waiters.note(claim, ClaimStatus::Gone);
+            }
         }
     }
 
@@ -398,6 +402,10 @@ impl Asked for Advisory {
         if matches!(mode, PutMode::IfEmpty) {
             let tried = conn.in_time(self.take(claim, &conn, TRY_LOCK)).await.flatten();
             match &tried {
+                // `tell_ended` has passed over this claim
+                Ok(Some(_)) if conn.ended.is_cancelled() => {
+                    return Err(BackendError::transient("the claim's connection has ended"));
+                }
                 Ok(Some(_)) => {}
                 Err(error) if error.kind == BackendErrorKind::Transient => conn.give_up(),
                 // the server answers, so it notices that the dropped connection ends
@@ -458,7 +466,9 @@ impl Asked for Advisory {
         let entry = |row: &Row| {
             let shown = row.get::<_, Option<&str>>(1).unwrap_or_default();
             let Some(entry) = parse(shown, name, conn.cluster) else {
-                return QueueEntry::new(0, format!("{name}/pid-{}", row.get::<_, i32>(0)));
+                let pid = row.get::<_, Option<i32>>(0).map(|pid| format!("pid-{pid}"));
+                let claim = pid.unwrap_or_else(|| "prepared".to_owned());
+                return QueueEntry::new(0, format!("{name}/{claim}"));
             };
             let age = row.get::<_, Option<f64>>(2);
             QueueEntry { age: age.and_then(|age| Duration::try_from_secs_f64(age).ok()), ..entry }

@@ -64,7 +64,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join, join4, try_join};
+use futures_util::future::{join, join3, join4, try_join};
 use tokio::runtime::Handle;
 use tokio_postgres::{Error, Row};
 
@@ -216,7 +216,9 @@ impl Postgres {
     async fn reap(&self, conn: &Connection) -> Result<(), BackendError> {
         let rows = conn.ask(conn.query(REAP, &[])).await?;
         let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-        conn.ask(notify_first(conn, &names, None)).await
+        // the leases are gone also if this fails, and the claims that have become the first soon ask by themselves
+        drop(conn.ask(notify_first(conn, &names, None)).await);
+        Ok(())
     }
 
     /// Reads the answer to [`STANDING`]. Notes whether others wait.
@@ -311,7 +313,10 @@ impl Asked for Postgres {
         let conn = self.connection("").await?;
         let names: Vec<_> = claims.iter().map(|claim| conn.name(&claim.name)).collect();
         let close = async { conn.query(CLOSE, &[&lease.id]).await };
-        conn.ask(try_join(close, notify_first(&conn, &names, None))).await.map(drop)
+        let told = notify_first(&conn, &names, None);
+        let (closed, told) = join(conn.ask(close), conn.ask(told)).await;
+        closed?;
+        told.map_err(BackendError::transient)
     }
 
     /// Puts the claim, and returns where it stands. If this releases another claim, tells the next one.
@@ -370,8 +375,16 @@ impl Asked for Postgres {
         let (number, names) = (claim.number.cast_signed(), [conn.name(&claim.name)]);
         let release = async { conn.query(RELEASE, &[&claim.lease, &number]).await };
         let told = notify_first(&conn, &names, Some(claim));
-        let ((deleted, ()), ()) = try_join(conn.ask(try_join(release, told)), conn.sync()).await?;
-        Ok(if deleted.is_empty() { Released::Gone } else { Released::Done })
+        let (deleted, told, synced) = join3(conn.ask(release), conn.ask(told), conn.sync()).await;
+        let deleted = deleted?;
+        synced?;
+        if deleted.is_empty() {
+            // no more than a repetition tells the next claim, which otherwise asks by itself
+            return Ok(Released::Gone);
+        }
+        // whatever the server refused, the release is done
+        told.map_err(BackendError::transient)?;
+        Ok(Released::Done)
     }
 
     async fn queue(&self, name: &str, most: usize) -> Result<Vec<QueueEntry>, BackendError> {

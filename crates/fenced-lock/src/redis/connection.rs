@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, RedisResult, ServerErrorKind, cmd,
+    RedisError, RedisResult, cmd,
 };
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinHandle;
@@ -125,7 +125,7 @@ impl Connection {
         })?;
         answer.map_err(|error| {
             // this primary has become a replica; by now the address may lead to the new primary
-            let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+            let is_replica = code_of(&error) == Some("READONLY");
             if error.is_io_error() || error.is_unrecoverable_error() || is_replica {
                 self.server.give_up(&link);
             }
@@ -147,14 +147,17 @@ impl Connection {
     }
 
     /// Leaves a primary that the sentinels have replaced: it may still accept writes, which will be lost.
-    pub(super) async fn follow(&self, within: Duration) {
+    ///
+    /// # Errors
+    /// If a majority of the sentinels names no primary: they may have replaced this one.
+    pub(super) async fn follow(&self, within: Duration) -> Result<(), BackendError> {
         if self.server.servers.primary.is_some()
             && let Ok(Ok(link)) = timeout(within, self.link()).await
-            && let Ok(primary) = self.server.servers.find(within).await
-            && *primary.get_connection_info().addr() != link.address
+            && *self.server.servers.find(within).await?.get_connection_info().addr() != link.address
         {
             self.server.give_up(&link);
         }
+        Ok(())
     }
 }
 
@@ -298,8 +301,15 @@ async fn check_server(redis: &mut MultiplexedConnection) -> Result<(), BackendEr
     Err(BackendError::permanent(what))
 }
 
+/// The code of the server's error. Redis before version 7 wraps what it refuses inside a script, in an error with another code.
+fn code_of(error: &RedisError) -> Option<&str> {
+    let wrapped = error.detail().filter(|text| text.starts_with("Error running script"));
+    let refusal = wrapped.and_then(|text| text.split_once(": -")).map(|(_, refusal)| refusal);
+    refusal.and_then(|refusal| refusal.split(' ').next()).or_else(|| error.code())
+}
+
 fn backend_error(error: RedisError) -> BackendError {
-    let kind = match (error.kind(), error.code()) {
+    let kind = match (error.kind(), code_of(&error)) {
         (_, Some("LEASEGONE")) => BackendErrorKind::LeaseGone,
         // not the primary, or still loading
         (_, Some("LOADING" | "READONLY" | "MASTERDOWN")) => BackendErrorKind::Transient,

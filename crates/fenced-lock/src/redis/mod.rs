@@ -15,9 +15,10 @@
 //! ```
 //!
 //! **Promises**: those [of etcd](crate#what-it-promises), except that Redis can forget a grant when it fails over or restarts:
-//! then two claims can hold the lock until the first one's next renewal, and a token can repeat, under another [`ClusterId`]. It
-//! measures leases by its wall clock: setting it forward ends them early. A holder learns at the next renewal that its claim was
-//! deleted. A [standby](crate::Mutex::standby) asks for a turn as any other claim does. [`RedlockBackend`] promises less.
+//! then two claims can hold the lock until the first one's next renewal, [or longer](RedisBackend), and a token can repeat, under
+//! another [`ClusterId`]. It measures leases by its wall clock: setting it forward ends them early. A holder learns at the next
+//! renewal that its claim was deleted. A [standby](crate::Mutex::standby) asks for a turn as any other claim does.
+//! [`RedlockBackend`] promises less.
 //!
 //! # How it works
 //!
@@ -74,15 +75,18 @@ static QUEUE: LazyLock<Script> =
 /// # What it does not promise
 ///
 /// Redis answers before its replicas have a write, and in many set-ups before its disk has it. After a failover or a restart, two
-/// claims can hold the lock until the first one's next renewal, which finds its claim gone. Ticket numbers can then repeat: the
+/// claims can hold the lock until the first one's next renewal, which finds its claim gone, or until its TTL is over if no renewal
+/// succeeds. They can hold it for longer if the former primary still serves the first one. Ticket numbers can then repeat: the
 /// token's [`ClusterId`] tells them apart. It changes with each failover, restart and `FLUSHALL`, and the store then refuses
 /// every write until an operator accepts the new cluster. Where that is too much work, use etcd, PostgreSQL or ZooKeeper.
 /// `appendonly yes` with `appendfsync always`, and `min-replicas-to-write`, make this rarer, not impossible.
 ///
 /// Sentinels lead to the new primary after a failover: each connection and each renewal asks them, and uses the primary that most
-/// of them name. Replicated sessions, queues and holders remain, and a holder's guard keeps its earlier token. A grant that was
-/// not replicated is lost; its holder learns this at its next renewal. So the fence, not the lock, keeps the old holder and the
-/// new one apart.
+/// of them name. So a former primary that still serves keeps a holder only until most of them name the new one; and a holder that
+/// reaches fewer of them, or finds fewer running, loses the lock within its TTL. Without sentinels, end the former primary before
+/// its replica takes over. Replicated sessions, queues and holders remain, and a holder's guard keeps its earlier token. A grant
+/// that was not replicated is lost; its holder learns this at its next renewal. So the fence, not the lock, keeps the old holder
+/// and the new one apart.
 ///
 /// Redis measures a TTL by its wall clock, also while it is down: setting that clock forward ends leases early.
 ///
@@ -218,7 +222,7 @@ impl Asked for Redis {
         }
         // a short limit leaves time to notice a dead connection and to connect again
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
-        self.connection.follow(limit).await;
+        self.connection.follow(limit).await?;
         let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
         // record only that others wait: a message sent after this answer may already say that nobody waits any more
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {

@@ -1,8 +1,8 @@
 //! How to reach Redis.
 //!
-//! All sentinels are asked at once, and the primary is the one that most of them name. A single sentinel may be cut off from
+//! All sentinels are asked at once, and the primary is the one that most of them name. A minority of them may be cut off from
 //! the others together with a former primary, and miss a failover; the client library's own Sentinel client believes a single
-//! one.
+//! one. A failover takes a majority.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -40,9 +40,9 @@ use crate::tls::{authorities, client_config, settle_cryptography};
 #[non_exhaustive]
 pub struct RedisOptions {
     /// The address: `redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://` for TLS. For sentinels:
-    /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with the primary's name,
-    /// user and database. For a socket: `unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]`. An address with anything else is
-    /// refused.
+    /// `redis-sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT[/DATABASE]#NAME`, or `rediss-sentinel://`, with all sentinels, and the
+    /// primary's name, user and database. For a socket: `unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]`. An address with
+    /// anything else is refused.
     pub url: String,
     /// With `rediss`: the CA certificates (PEM) that the server's certificate is checked against; the system's if `None`.
     pub ca: Option<Vec<u8>>,
@@ -164,7 +164,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The server; with sentinels, the primary that most of the sentinels name that answer within this time.
+    /// The server; with sentinels, the primary that most of them name within this time.
     pub(super) async fn find(&self, within: Duration) -> Result<Client, BackendError> {
         let Some(name) = &self.primary else { return Ok(self.clients[0].clone()) };
         let question = async |sentinel| -> RedisResult<_> {
@@ -180,10 +180,9 @@ impl Servers {
                 Err(error) => errors.push(refusal(error)),
             }
         }
-        // on a tie there is no primary: an open connection stays, and a new one waits until the sentinels agree
-        let all: usize = votes.values().sum();
-        let Some(((named, at), _)) = votes.into_iter().find(|(_, votes)| votes * 2 > all) else {
-            return Err(failure("the sentinels name no primary", &errors));
+        let has_most = |(_, votes): &(_, usize)| *votes > self.clients.len() / 2;
+        let Some(((named, at), _)) = votes.into_iter().find(has_most) else {
+            return Err(failure("most of the sentinels do not name the same primary", &errors));
         };
         let sentinel = self.clients[0].get_connection_info();
         let mut address = sentinel.addr().clone();

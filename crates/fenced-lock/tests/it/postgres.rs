@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fenced_lock::{
-    Backend, BackendError, BackendErrorKind, LockError, Mutex, PostgresAdvisoryBackend,
-    PostgresBackend, PostgresOptions, Session, SessionKeeper, SessionOptions, Token,
+    Backend, BackendError, BackendErrorKind, Claim, Guard, LockError, Mutex,
+    PostgresAdvisoryBackend, PostgresBackend, PostgresOptions, PutMode, Session, SessionKeeper,
+    SessionOptions, Token,
 };
 use testkit::wait::{eventually, within};
 use testkit::{
@@ -297,6 +298,56 @@ async fn a_locked_row_ends_no_session() {
     // in the same session
     drop(within("it is granted", mutex.lock()).await.unwrap());
     queue_length(&mutex, 0).await;
+}
+
+/// Goal: what is done remains done if only its message is refused: a release, the end of a session, and that of an expired lease.
+/// The next claim is granted all the same. Method: a function that comes before the server's own one refuses the next
+/// messages.
+#[tokio::test]
+async fn a_refused_message_undoes_nothing() {
+    for code in ["53100", "54000"] {
+        let Some(lab) = PostgresLab::shared(LockKind::Queue).await else { return };
+        let operator = lab.client().await;
+        let fault = format!(
+            "CREATE SCHEMA faults; CREATE SEQUENCE faults.calls;
+            CREATE FUNCTION faults.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('faults.calls') BETWEEN 1000 AND 1001 THEN
+                    RAISE EXCEPTION 'refused' USING ERRCODE = '{code}';
+                END IF;
+                PERFORM pg_catalog.pg_notify($1, $2);
+            END $$"
+        );
+        operator.batch_execute(&fault).await.unwrap();
+        let refuse = async |messages| {
+            let next = format!("SELECT setval('faults.calls', {})", 1001 - messages);
+            operator.batch_execute(&next).await.unwrap();
+        };
+        let url = format!("{}?options=-c%20search_path=faults,pg_catalog", lab.url());
+        let lab = PostgresLab { url, ..lab };
+        let (ours, theirs) = (lab.session_for(LONG).await, lab.session_for(LONG).await);
+        let refusing = async |messages, guard: Guard, next: &Session| {
+            let waiter = waiter(&next.mutex("a").unwrap(), 2).await;
+            eventually("the holder is told", async || guard.is_contended()).await;
+            refuse(messages).await;
+            (guard, waiter)
+        };
+        let guard = ours.mutex("a").unwrap().lock().await.unwrap();
+        let (guard, next) = refusing(1, guard, &theirs).await;
+        guard.unlock().await.unwrap();
+        let guard = within("it is granted", next).await.unwrap().unwrap();
+        let (_guard, next) = refusing(2, guard, &ours).await;
+        within("an end", theirs.close()).await.unwrap();
+        let guard = within("it is granted", next).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+
+        let backend = lab.backend();
+        let lease = backend.open(TTL).await.unwrap();
+        let claim = Claim::new("a", lease.id, 1);
+        backend.put(&claim, &PutMode::AtEnd).await.unwrap().unwrap();
+        let next = waiter(&ours.mutex("a").unwrap(), 2).await;
+        refuse(2).await;
+        drop(within("it is granted", next).await.unwrap().unwrap());
+    }
 }
 
 /// Goal: clients that come at once to a database without tables all find them. Tables that any process makes anew are another

@@ -1,6 +1,8 @@
 //! What is particular to advisory locks of PostgreSQL.
 
-use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions};
+use std::time::Duration;
+
+use fenced_lock::{BackendErrorKind, Mutex, PostgresOptions, SessionOptions};
 use futures_util::{StreamExt as _, stream};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::wait::{eventually, within};
@@ -9,8 +11,8 @@ use tokio::process::Command;
 
 use super::contract::queueing;
 use super::lab::{
-    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, queue_length, queue_of, unseen_waiter,
-    waiter, with,
+    FoundLab, HOUR, LONG, Lab, TTL, assert_refused, kind_of, opened, queue_length, queue_of,
+    unseen_waiter, waiter, with,
 };
 use super::postgres::{KINDS, LockKind, PostgresLab};
 
@@ -197,6 +199,49 @@ async fn nobody_overtakes_a_waiter() {
     kill_process(pid, Signal::CONT).unwrap();
     assert!(late.unwrap().is_none());
     drop(within("the waiter is served", waiter).await.unwrap().unwrap());
+}
+
+/// Goal: a claim whose request is repeated, because it had no answer in time, is granted. Method: an operator keeps the table of
+/// the names locked until the request has come on a second connection.
+#[tokio::test]
+async fn a_repeated_request_is_granted() {
+    let Some(lab) = lab().await else { return };
+    let options = with(PostgresOptions::new(lab.url()), |options| {
+        options.request_timeout = Duration::from_millis(500);
+    });
+    let backend = lab.kind.backend(&options).unwrap();
+    let session = opened(backend, SessionOptions::new(HOUR)).await;
+    let operator = lab.client().await;
+    let lock = "BEGIN; LOCK TABLE fenced_lock.names IN ACCESS EXCLUSIVE MODE";
+    operator.batch_execute(lock).await.unwrap();
+    let waiter = unseen_waiter(&session.mutex("a").unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("the request comes again", async || {
+        seen.extend(lab.blocked().await);
+        seen.len() > 1
+    })
+    .await;
+    operator.batch_execute("COMMIT").await.unwrap();
+    drop(within("it is granted", waiter).await.unwrap().unwrap());
+}
+
+/// Goal: a lock that a prepared transaction holds, which has no process, is shown as another program's, and nobody else's claim is.
+#[tokio::test]
+async fn a_prepared_transaction_is_shown() {
+    let Some(lab) = lab().await else { return };
+    let settings = vec!["max_prepared_transactions=1".to_owned()];
+    let (_postgres, lab) = lab.private(ServerOptions { settings, ..Default::default() }).await;
+    let session = lab.session_for(HOUR).await;
+    let _other = session.mutex("b").unwrap().lock().await.unwrap();
+    let (mutex, operator) = (session.mutex("a").unwrap(), lab.client().await);
+    let prepare = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('a', 0));
+        PREPARE TRANSACTION 'p'";
+    operator.batch_execute(prepare).await.unwrap();
+    assert_eq!(queue_of(&mutex).await, ["a/prepared"]);
+    let holder = mutex.probe().await.unwrap().unwrap();
+    assert_eq!((holder.lease, holder.token), (0, None));
+    operator.batch_execute("COMMIT PREPARED 'p'").await.unwrap();
+    drop(within("it is granted", mutex.lock()).await.unwrap());
 }
 
 /// Goal: rights to lock and to count the grants are needed, and enough.

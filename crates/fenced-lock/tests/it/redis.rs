@@ -224,6 +224,33 @@ async fn sentinels_lead_to_the_new_primary() {
     assert!(elsewhere.run::<bool>("EXISTS {fenced-lock}:last").await.unwrap());
 }
 
+/// Goal: a holder that is cut off from most of the sentinels is told, since they may have replaced its primary, which lives on. The
+/// lock does without the others. Method: two of three sentinels are behind proxies that refuse.
+#[tokio::test]
+async fn a_holder_needs_most_of_the_sentinels() {
+    let dir = OwnedDir::create().unwrap();
+    let primary = PrivateRedis::start_in(&dir, ServerOptions::default()).await.unwrap();
+    let watch = Sentinels::start_in(&dir, &primary, 0).await.unwrap();
+    let (mut url, mut proxies) = (watch.url(), Vec::new());
+    for sentinel in &watch.sentinels[1..] {
+        let proxy = Proxy::to(sentinel.port()).await.unwrap();
+        let [from, to] = [sentinel.port(), proxy.port()].map(|port| format!(":{port}"));
+        url = url.replace(&from, &to);
+        proxies.push(proxy);
+    }
+    let lab = RedisLab::at(&url);
+    proxies[0].refuse();
+    let guard = lab.mutex("a").await.lock().await.unwrap();
+    let valid_until = guard.valid_until();
+    eventually("a renewal", async || guard.valid_until() > valid_until).await;
+    proxies[1].refuse();
+    within("the holder is told", guard.lost()).await;
+    let opened = within("an end", lab.backend().open(TTL)).await;
+    assert_eq!(opened.unwrap_err().kind, BackendErrorKind::Transient);
+    proxies[1].accept();
+    drop(within("a grant", lab.mutex("a").await.lock()).await.unwrap());
+}
+
 /// Goal: Redis measures a TTL by its wall clock, as the promises say. Method: the end of a session is a date, and the
 /// time while Redis was down counts.
 #[tokio::test]
@@ -372,6 +399,31 @@ async fn no_script_is_sent_for_ever() {
         let opened = within("an end", redlock.open(LONG)).await;
         assert_eq!(opened.unwrap_err().kind, BackendErrorKind::Refused);
         assert_eq!(scripts.load(Ordering::Relaxed), 4 * most);
+    }
+}
+
+/// Goal: what a server refuses inside a script has the same kind before Redis 7, which wraps the refusal, and since; a server that
+/// has become a replica is left.
+#[tokio::test]
+async fn a_refusal_inside_a_script_has_its_kind() {
+    use BackendErrorKind::{Refused, Transient};
+    for wrap in ["", "ERR Error running script (call to f_0): @user_script:4: @user_script: 4: -"] {
+        for (refusal, expected, connections) in [
+            ("READONLY You can't write against a read only replica.", Transient, 2),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refused, 1),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refused, 1),
+            ("NOREPLICAS Not enough good replicas to write.", Refused, 1),
+        ] {
+            let answer = format!("-{wrap}{refusal}\r\n");
+            let (address, _) = server_without_scripts(answer.clone().leak()).await;
+            let proxy = Proxy::to(address.port()).await.unwrap();
+            let backend = RedisLab::at(&format!("redis://127.0.0.1:{}", proxy.port())).backend();
+            for _ in 0..2 {
+                let opened = within("an end", backend.open(LONG)).await;
+                assert_eq!(opened.unwrap_err().kind, expected, "{answer}");
+            }
+            assert_eq!(proxy.connections(), connections, "{answer}");
+        }
     }
 }
 
