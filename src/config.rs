@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Uri, header};
-use clap::Args;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, Command, Parser};
 use ipnet::IpNet;
 
 use crate::http::rate_limit::{Proxies, Rate};
@@ -151,9 +152,31 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_PEER_CA", value_name = "FILE", requires_all = ["peer_tls_cert", "peer_listen"])]
     pub peer_ca: Option<PathBuf>,
 
-    /// Most open connections at --listen
+    /// Most open connections at --listen, and besides watchers at --admin-listen
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
+}
+
+/// The arguments and variables of this process. Wrong ones end it, with a message without secrets.
+pub fn arguments<A: Parser>() -> A {
+    A::try_parse().unwrap_or_else(|error| without_secrets(error, A::command()).exit())
+}
+
+/// The same error without the value, if that may be a secret: of a flag whose variable the help does not show either, or with a user
+/// and a password in it.
+fn without_secrets(mut error: clap::Error, mut program: Command) -> clap::Error {
+    fn hides(command: &Command, flag: &str) -> bool {
+        command.get_arguments().any(|it| it.is_hide_env_values_set() && it.to_string() == flag)
+            || command.get_subcommands().any(|command| hides(command, flag))
+    }
+    // a flag is written as in the error only after that
+    program.build();
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let [flag, value] = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(said);
+    if !value.is_empty() && (hides(&program, &flag) || value.contains('@')) {
+        error.insert(ContextKind::InvalidValue, ContextValue::String("***".to_owned()));
+    }
+    error
 }
 
 /// A file that cannot be used.

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use flash_sale::config::{Config, unknown_variables};
+use flash_sale::config::{self, Config, unknown_variables};
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::health::{self, HealthOptions};
 use flash_sale::logging::{self, LogOptions};
@@ -47,7 +47,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = config::arguments();
     let mut runtime = runtime::Builder::new_multi_thread();
     if let Command::Serve(config) = &arguments.command {
         config.workers.map(|workers| runtime.worker_threads(workers));

@@ -25,9 +25,6 @@ pub use connect::{etcd, etcd_client, inventory, lock_sessions};
 /// beyond the limit.
 const RESERVED_FILES: u64 = 64 + 2 * MAX_BEYOND as u64;
 
-/// The most connections of operators, besides those of watchers.
-const OPERATORS: usize = 256;
-
 /// The time to release the lock, even if the requests in flight have used up the time to stop.
 const MIN_CLOSE_TIME: Duration = Duration::from_secs(2);
 
@@ -51,10 +48,11 @@ pub async fn serve_with(
     sale: impl AsyncFnOnce(&Config, u16) -> Result<(Sale, Option<Arc<dyn Extension>>), BoxError>,
 ) -> Result<(), BoxError> {
     config.read_files()?;
-    let operators = config.admin_listen.map_or(0, |_| OPERATORS + config.max_watchers);
+    let watchers = config.admin_listen.map(|_| config.max_watchers);
+    let (max_connections, operators) = room_for(config.max_connections, watchers);
     let options = ServerOptions {
         header_timeout: config.header_timeout,
-        max_connections: room_for(config.max_connections, operators),
+        max_connections,
         shutdown_grace: config.shutdown_grace,
     };
     let listen = |kind| signal(kind).map_err(|error| format!("cannot handle signals: {error}"));
@@ -195,23 +193,32 @@ fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Bo
     })
 }
 
-/// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit beside `others`. The
-/// usual soft limit of 1024 is for programs that use `select`, which this one does not.
-fn room_for(wanted: usize, others: usize) -> usize {
-    let limit = rlimit::increase_nofile_limit(u64::MAX);
-    let room = limit.map_or(wanted, |limit| room_within(limit, wanted, others));
-    if room < wanted {
+/// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit at `--listen`, and how
+/// many at `--admin-listen`, which has room for so many `watchers` besides; `None` without that port. The usual soft limit of
+/// 1024 is for programs that use `select`, which this one does not.
+fn room_for(wanted: usize, watchers: Option<usize>) -> (usize, usize) {
+    let limit = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
+    let (buyers, operators) = room_within(limit, wanted, watchers);
+    if buyers < wanted
+        || watchers.is_some_and(|watchers| operators < wanted.saturating_add(watchers))
+    {
         tracing::warn!(
-            "the limit on open files leaves room for {room} connections, not for {wanted}: raise it with \
-             `ulimit -n`, LimitNOFILE= or --ulimit"
+            buyers,
+            operators,
+            "the limit on open files leaves no room for {wanted} connections at each port: raise it with `ulimit -n`, \
+             LimitNOFILE= or --ulimit"
         );
     }
-    room
+    (buyers, operators)
 }
 
-fn room_within(limit: u64, wanted: usize, others: usize) -> usize {
+fn room_within(limit: u64, wanted: usize, watchers: Option<usize>) -> (usize, usize) {
     let room = usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX);
-    room.saturating_sub(others).clamp(1, wanted)
+    let Some(watchers) = watchers else { return (room.clamp(1, wanted), 0) };
+    let room = room.saturating_sub(watchers);
+    // where there is too little, operators get a quarter
+    let buyers = (room - room / 4).max(room.saturating_sub(wanted)).clamp(1, wanted);
+    (buyers, room.saturating_sub(buyers).clamp(1, wanted).saturating_add(watchers))
 }
 
 #[cfg(test)]
@@ -220,10 +227,13 @@ mod tests {
 
     #[test]
     fn connections_leave_room_for_other_files() {
-        assert_eq!(room_within(u64::MAX, 20_000, 0), 20_000);
-        assert_eq!(room_within(1_048_576, 20_000, 0), 20_000);
-        assert_eq!(room_within(1024, 20_000, 0), 832);
-        assert_eq!(room_within(1024, 20_000, 320), 512);
-        assert_eq!(room_within(10, 20_000, 320), 1);
+        assert_eq!(room_within(u64::MAX, 20_000, None), (20_000, 0));
+        assert_eq!(room_within(1024, 20_000, None), (832, 0));
+        assert_eq!(room_within(1_048_576, 20_000, Some(64)), (20_000, 20_064));
+        assert_eq!(room_within(32_768, 20_000, Some(64)), (20_000, 12_576));
+        assert_eq!(room_within(20_000, 20_000, Some(64)), (14_808, 5000));
+        assert_eq!(room_within(1024, 20_000, Some(64)), (576, 256));
+        assert_eq!(room_within(10, 20_000, Some(64)), (1, 65));
+        assert_eq!(room_within(1024, 100, Some(64)), (100, 164));
     }
 }

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use demo::DemoOptions;
 use demo::control::{self, ControlOptions};
 use demo::instance::{self, ServeOptions};
+use flash_sale::config;
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
 use tokio::runtime::Builder;
@@ -37,7 +38,7 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    let status = start(Arguments::parse()).unwrap_or_else(|error| {
+    let status = start(config::arguments()).unwrap_or_else(|error| {
         logging::say(&format!("demo: {}", ErrorChain(error.as_ref())));
         // exit status 1 is a verdict
         ExitCode::from(2)

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use flash_sale::config;
 use flash_sale::error_chain::ErrorChain;
 use flash_sale::logging::{self, LogOptions};
 use lab::arena::{self, ArenaOptions, contender};
@@ -39,7 +40,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let status = start(Arguments::parse()).unwrap_or_else(|error| {
+    let status = start(config::arguments()).unwrap_or_else(|error| {
         logging::say(&format!("lab: {}", ErrorChain(&*error)));
         // exit status 1 is a verdict
         ExitCode::from(2)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{RangedI64ValueParser, RangedU64ValueParser, Resettable};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
 use hyper::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
@@ -40,8 +41,29 @@ type Units = RangedI64ValueParser<u64>;
 impl Cli {
     /// The command line, and the environment.
     pub fn of_process() -> Self {
-        let command = Self::with_environment();
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn of(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = Self::with_environment();
+        command.build();
+        let hidden: Vec<_> = command
+            .get_arguments()
+            .filter(|it| it.is_hide_env_values_set())
+            .map(Arg::to_string)
+            .collect();
+        let matches = command.try_get_matches_from(words).map_err(|mut error| {
+            // a token, or an address with a password
+            let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+            let [flag, value] = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(said);
+            if !value.is_empty() && (hidden.contains(&flag) || value.contains('@')) {
+                error.insert(ContextKind::InvalidValue, ContextValue::String("***".to_owned()));
+            }
+            error
+        })?;
+        Self::from_arg_matches(&matches)
     }
 
     /// Gives each flag an environment variable with its name.
@@ -388,6 +410,16 @@ mod tests {
                 .to_string();
             assert!(error.contains(message), "{flag} {value}: {error}");
         }
+        for (flag, value) in
+            [("--shop-token", "hidden\nhidden"), ("--admin-token", "hidden\nhidden")]
+        {
+            let words = ["loadtest", flag, value, "http://127.0.0.1:8080"];
+            let error = Cli::of(words).expect_err("it is refused").to_string();
+            assert!(error.contains(flag) && !error.contains("hidden"), "{error}");
+        }
+        let words = ["loadtest", "http://root:hidden@127.0.0.1:8080/path"];
+        let error = Cli::of(words).expect_err("it is refused").to_string();
+        assert!(!error.contains("hidden"), "{error}");
         Cli::try_parse_from(["loadtest"]).expect_err("no instance was named");
         let error = Args::try_parse_from(["loadtest", "127.0.0.1:8080"]).expect_err("no scheme");
         assert!(error.to_string().contains("such as http://127.0.0.1:8080"), "{error}");

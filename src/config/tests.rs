@@ -4,7 +4,8 @@ use super::*;
 use crate::error_chain::ErrorChain;
 
 fn parse(flags: &[&str]) -> Result<Config, String> {
-    flags::parse(flags).map_err(|error| error.to_string())
+    let program = Config::augment_args(Command::new("program"));
+    flags::parse(flags).map_err(|error| without_secrets(error, program).to_string())
 }
 
 /// Goal: the defaults are those of the documentation.
@@ -100,6 +101,16 @@ fn secrets_are_not_shown() {
     ])
     .expect("valid");
     assert!(!format!("{config:?}").contains("hidden"), "{config:?}");
+    for (flag, value) in [
+        ("--admin-token", "hidden\nhidden"),
+        ("--shop-token", "hidden hidden"),
+        ("--etcd", "http://a:2379,http://root:hidden@b:2379"),
+    ] {
+        let error = parse(&[flag, value]).expect_err("it is refused");
+        assert!(error.contains(flag) && !error.contains("hidden"), "{error}");
+    }
+    let error = parse(&["--lock-ttl", "shown"]).expect_err("it is refused");
+    assert!(error.contains("'shown'"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,7 @@ fn lines_of(page: &LedgerPage) -> impl Iterator<Item = Line<'_>> {
 /// One page of the ledger, or the rest of the ledger as lines.
 pub(super) async fn list(
     State(app): State<Arc<AppState>>,
+    version: Version,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
@@ -138,7 +139,8 @@ pub(super) async fn list(
     let item = params::item(item.as_deref())?;
     let from = position(sale.as_deref(), after.as_deref())?;
     let wait = wait.as_deref().map_or(Ok(Duration::ZERO), wait_time)?;
-    let is_stream = prefers(&headers, "application/x-ndjson");
+    // in HTTP/1.0, lines that break off look whole
+    let is_stream = version > Version::HTTP_10 && prefers(&headers, "application/x-ndjson");
     let default = if is_stream { Inventory::MAX_PAGE } else { DEFAULT_LIMIT };
     let limit = limit.map_or(Some(default), |limit| params::number(&limit));
     let limit =

@@ -39,7 +39,7 @@ pub struct ProblemType {
 }
 
 /// The most seconds that are added at random, so that refused clients do not all return at once.
-const RETRY_JITTER_SECONDS: u32 = 2;
+pub(super) const RETRY_JITTER_SECONDS: u32 = 2;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use super::problem::{Problem, ProblemType};
+use super::problem::{Problem, ProblemType, RETRY_JITTER_SECONDS};
 use super::state::{AppState, OperatorsPort};
 
 /// The number of buckets, of eight bytes each.
@@ -58,8 +58,11 @@ impl RateLimit {
         Self { rate, began: Instant::now(), hasher: RandomState::new(), used_until }
     }
 
-    /// Whether the client may send one more request.
-    fn admits(&self, client: &Client<'_>) -> bool {
+    /// Counts one more request of the client.
+    ///
+    /// # Errors
+    /// The time after which the client may send it.
+    fn admits(&self, client: &Client<'_>) -> Result<(), Duration> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Rate { count, per } = self.rate;
         let (now, step, burst) = (nanos(self.began.elapsed()), nanos(per / count), nanos(per));
@@ -67,7 +70,8 @@ impl RateLimit {
         #[allow(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
         let bucket = &self.used_until[hash as usize % BUCKETS];
         let next = |until: u64| Some(until.max(now) + step).filter(|until| *until <= now + burst);
-        bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        let counted = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        counted.map(drop).map_err(|until| Duration::from_nanos(until.max(now) + step - now - burst))
     }
 }
 
@@ -156,9 +160,12 @@ async fn check(State(app): State<Arc<AppState>>, request: Request, next: Next) -
     // the shop's server confirms for all buyers
     let is_limited = !is_operators && !matches!(app.access.role(request.headers()), Ok(Some(_)));
     let limit = app.rate_limit.as_ref().filter(|_| is_limited);
-    if limit.is_some_and(|limit| !limit.admits(&client_of(&app, &request))) {
+    if let Some(Err(wait)) = limit.map(|limit| limit.admits(&client_of(&app, &request))) {
         let detail = "this client sends too many orders: nothing was taken, retry later";
-        return Problem::new(ProblemType::RATE_LIMITED, detail).into_response();
+        // rounded up
+        let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX / 2) + 1;
+        let problem = Problem::new(ProblemType::RATE_LIMITED, detail);
+        return problem.retry_after(seconds, RETRY_JITTER_SECONDS).into_response();
     }
     next.run(request).await
 }
@@ -208,9 +215,11 @@ mod tests {
         let limit = RateLimit::new(Rate { count: 3, per: Duration::from_secs(1) });
         let burst = |client: u32| {
             let client = IpAddr::from(Ipv4Addr::from_bits(client));
-            (0..10).filter(|_| limit.admits(&Client::Host(client))).count()
+            (0..10).filter(|_| limit.admits(&Client::Host(client)).is_ok()).count()
         };
         assert_eq!([burst(1), burst(2), burst(1)], [3, 3, 0]);
+        let wait = limit.admits(&Client::Host(Ipv4Addr::from_bits(1).into())).expect_err("used up");
+        assert_eq!(wait.as_millis(), 333);
         tokio::time::advance(Duration::from_millis(334)).await;
         assert_eq!(burst(1), 1);
         tokio::time::advance(Duration::from_secs(10)).await;

@@ -165,7 +165,12 @@ impl Server {
         let time = if is_beyond { PATIENCE.min(self.header_timeout) } else { self.header_timeout };
         let place = room.or(beyond);
         if is_beyond && let Some(suppressed) = FULL.pass() {
-            tracing::warn!(suppressed, "--max-connections are open: others get 503");
+            let port = stream.local_addr().map_or(0, |address| address.port());
+            tracing::warn!(
+                suppressed,
+                port,
+                "this port has as many connections as --max-connections and the limit on open files allow: others get 503"
+            );
         }
         // answers are small and complete, and Nagle's algorithm would only delay them
         let _ = stream.set_nodelay(true);

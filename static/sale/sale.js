@@ -106,9 +106,12 @@ async function lookAtSale() {
   showSale(isKnown ? null : reason(answer));
   byId("shown").hidden = false;
   if (!isKnown || !stock || isOff) return say({ "entries-none": isOff || (stock ? "These are the last known ones." : "None.") });
-  const { id: sale, entries } = stock;
-  const page = await read("orders", { ...ofItem(), ...(sale && { sale, after: Math.max(0, entries - ENTRIES) }), limit: 2 * ENTRIES });
-  if (page.status !== 200) return say({ "entries-none": reason(page) });
+  const query = { ...ofItem(), limit: 2 * ENTRIES };
+  let page = await read("orders", query);
+  // a position needs the ledger's name, which is not the sale's once a loss was accepted
+  const [, name] = page.body?.next?.match(/^(.+):\d+$/) ?? [];
+  if (name) page = await read("orders", { ...query, after: `${name}:${Math.max(0, stock.entries - ENTRIES)}` });
+  if (page.status !== 200) return rows("entries", []), say({ "entries-none": reason(page) });
   const said = ({ change = {}, note }) => [...Object.entries(change).map(([field, value]) => `${field}: ${valueOf(field, value)}`), note ?? []].flat().join("; ");
   rows("entries", page.body.orders.slice(-ENTRIES).reverse().map((entry) => [entry.time ? clock.format(new Date(entry.time)) : "–",
     entry.event, count(entry.quantity), entry.user ?? "–", entry.order ?? said(entry), count(entry.remaining)]));

@@ -86,8 +86,9 @@ kinds! {
     AnsweredAnew "I2" "sent again, and answered otherwise",
     /// Buyers were told that the item is sold out, although enough units were left or held.
     SoldOutTooEarly "I6" "told sold out, while enough was left or held",
-    /// Buyers were told that all units are held, although enough were left, or too few were held.
-    NotAllHeld "I6" "told that all is held, while that was not so",
+    /// Buyers were told to wait: that all units are held, although enough were left, or too few were held; or that the sale is
+    /// paused, although it was not.
+    NotAllHeld "I6" "told that all is held or the sale paused, while that was not so",
     /// The ledger has an order behind one that was sent only after its answer.
     OutOfOrder "I6" "behind an order sent after its answer",
     /// A hold ended too early, or was confirmed after its end.

@@ -60,6 +60,7 @@ pub(super) struct Clock<'h> {
     bounds: Vec<Span>,
     sold_out: Times,
     all_held: Times,
+    paused: Times,
     /// When a user could have no more, and when a user who has nothing could have none.
     of_users: HashMap<&'h str, Times>,
     of_new_user: Times,
@@ -92,10 +93,11 @@ impl<'h> Clock<'h> {
         let before = Sale::new(history.before(), true);
         let quantity = history.setup.plan.quantity;
         let [sold_out, all_held] = before.is_short_of(quantity).map(Times::new);
+        let paused = Times::new(before.state.paused);
         let (of_users, of_new_user) =
             (HashMap::new(), Times::new(is_too_much_for("", &before, quantity)));
         let of_order = Times::new(is_too_large(&before, quantity));
-        Self { history, bounds, sold_out, all_held, of_users, of_new_user, of_order }
+        Self { history, bounds, sold_out, all_held, paused, of_users, of_new_user, of_order }
     }
 
     /// Records the state after the entry at this place.
@@ -105,6 +107,7 @@ impl<'h> Clock<'h> {
         self.sold_out.set(is_sold_out, bounds);
         self.all_held.set(is_all_held, bounds);
         if entry.event == Event::Changed {
+            self.paused.set(sale.state.paused, bounds);
             self.of_order.set(is_too_large(sale, quantity), bounds);
             self.of_new_user.set(is_too_much_for("", sale, quantity), bounds);
             for (user, times) in &mut self.of_users {
@@ -126,9 +129,14 @@ impl<'h> Clock<'h> {
         let is_all_counted = states.all(is_counted);
         for (number, order) in self.history.orders.iter().enumerate() {
             let id = || self.history.setup.id(number);
-            for held in order.held.iter().filter(|held| !held.is_paused) {
-                let is_short = |times: &Times| times.meet(held.sent, held.ended);
-                if !is_short(&self.all_held) && (is_all_counted || !is_short(&self.sold_out)) {
+            for held in &order.held {
+                let was_so = |times: &Times| times.meet(held.sent, held.ended);
+                let is_true = if held.is_paused {
+                    was_so(&self.paused)
+                } else {
+                    was_so(&self.all_held) || !is_all_counted && was_so(&self.sold_out)
+                };
+                if !is_true {
                     found.add(Kind::NotAllHeld, told(&id(), held.sent, held.ended));
                 }
             }

@@ -262,7 +262,8 @@ async fn it_drains_before_it_stops() {
     assert!(log.contains("a second Ctrl-C"), "{log}");
 }
 
-/// Goal: with `--admin-listen`, buyers and operators have doors of their own. Without it, the start warns. One line warns that a limit counts all clients of a proxy as one.
+/// Goal: with `--admin-listen`, buyers and operators have doors of their own, each with room for `--max-connections`. Without
+/// it, the start warns. One line warns that a limit counts all clients of a proxy as one.
 #[tokio::test]
 async fn operators_have_a_door_of_their_own() {
     let servers = Servers::shared().await;
@@ -295,6 +296,13 @@ async fn operators_have_a_door_of_their_own() {
         buyer.answer().await.assert_problem(429, "rate-limited");
     }
     assert_eq!(instance.log().matches("with --trusted-proxy").count(), 1, "{}", instance.log());
+    // the shop's server is an operator with as many connections as it has buyers
+    let mut shops = Vec::new();
+    for nth in 0..330 {
+        let mut shop = Connection::open(admin).await;
+        assert_eq!(shop.get("/stock").await.status, 200, "{nth}");
+        shops.push(shop);
+    }
     let is_warned = |instance: &Instance| instance.log().contains("set --admin-listen");
     assert!(!is_warned(&instance));
     assert!(is_warned(&servers.start(&[]).await));

@@ -60,6 +60,11 @@ async fn gauges_show_the_present() {
     let other = shop.beside("8090");
     other.until_ready().await;
     let found = page(&other).await;
+    // a rate sees the growth of a series, and not its first value
+    for outcome in ["reserved", "confirmed", "sold-out"] {
+        let count = format!("\nflash_sale_order_seconds_count{{outcome=\"{outcome}\"}} 0\n");
+        assert!(found.contains(&count), "{found}");
+    }
     assert!(found.contains("\nflash_sale_stock{item=\"default\"} 2\n"), "{found}");
     assert!(found.contains("\nflash_sale_lucky{item=\"default\"} 0\n"), "{found}");
     assert!(found.contains("\nflash_sale_held{item=\"default\"} 0\n"), "{found}");

@@ -1,7 +1,9 @@
 //! The operators' page of a sale: the service alone, without a demo.
 
 use axum::http::Method;
+use flash_sale::recover::{self, RecoverOptions};
 use serde_json::{Value, json};
+use testkit::client::Connection;
 use testkit::wait::eventually;
 use testkit::{
     Direction, EtcdOptions, PrivateEtcd, PrivateRedis, Proxy, RedisOptions, ports, probe,
@@ -177,4 +179,44 @@ async fn an_operator_runs_a_sale() {
     let mut complaints = page.complaints().await;
     complaints.retain(|complaint| !complaint.contains("Failed to load resource"));
     assert_eq!(complaints, Vec::<String>::new());
+}
+
+/// Goal: the page shows the ledger also after an operator has accepted a loss, which gives the ledger another name.
+#[tokio::test]
+async fn the_ledger_is_shown_after_a_recovery() {
+    #[derive(clap::Parser)]
+    struct Recover {
+        #[command(flatten)]
+        options: RecoverOptions,
+    }
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let redis = PrivateRedis::start(RedisOptions::default()).await.unwrap();
+    let between = Proxy::to(redis.port()).await.unwrap();
+    let port = serve(&etcd, &between).await;
+    let mut client = Connection::open(([127, 0, 0, 1], port).into()).await;
+    let body = r#"{"stock":99,"sale":"autumn"}"#;
+    let head = "PUT /stock?item=tea HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer adm1n";
+    client.send(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
+    assert_eq!(client.answer().await.status, 200);
+    // more than the page shows, so it reads from a position
+    for _ in 0..25 {
+        assert_eq!(client.get("/stock/reduce?item=tea").await.status, 200);
+    }
+    let redis_url = format!("--redis=redis://127.0.0.1:{}", redis.port());
+    let etcd_url = format!("--etcd={}", etcd.endpoint());
+    let Recover { options } = clap::Parser::parse_from([
+        "recover",
+        "store",
+        "--item=tea",
+        "--yes",
+        &redis_url,
+        &etcd_url,
+    ]);
+    recover::run(options).await.unwrap();
+    let page = Tab::open(&format!("http://127.0.0.1:{port}/?item=tea"), DESKTOP).await;
+    page.until_shown("#token-form").await;
+    page.fill("#token", "adm1n").await;
+    page.click("#token-form button").await;
+    page.until_reads("#left", "74").await;
+    page.until_reads("#entries", "reserved").await;
 }

@@ -327,9 +327,9 @@ const DAMAGES: &[Mutation] = &[
     }),
     // between the answer to a cancellation and the next order; and during that order
     ("not_all_held", "such as run-10", |it| it.orders[10] = held_out(410)),
-    // told that the sale is paused
-    ("", "PASS", |it| {
-        it.orders[10] = held_out(410);
+    // told that the sale is paused, which it never was
+    ("not_all_held", "such as run-10", |it| {
+        it.orders[10] = held_out(200);
         it.orders[10].held[0].is_paused = true;
     }),
     ("", "PASS", |it| it.orders[10] = held_out(425)),
