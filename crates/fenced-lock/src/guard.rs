@@ -144,13 +144,13 @@ impl<T: GrantToken> Guard<T> {
     ) -> Result<F::Output, LockError> {
         let done = self.run(work(self.reenter()?)).await?;
         match self.unlock().await {
-            // the lock was held to the end of the work, and the claim ends later
-            Ok(()) | Err(LockError::Backend(_)) => Ok(done),
-            // the lease may have been gone before the work ended
-            Err(error @ LockError::SessionLost { reason: LostReason::Revoked }) => Err(error),
-            // it ended while the service did not answer the release
-            Err(LockError::SessionLost { .. }) => Ok(done),
-            Err(error) => Err(error),
+            // the hold may have been lost before the work ended
+            Err(
+                error @ (LockError::Lost { .. }
+                | LockError::SessionLost { reason: LostReason::Revoked }),
+            ) => Err(error),
+            // the claim ends later, or ended while the service did not answer the release
+            _ => Ok(done),
         }
     }
 
