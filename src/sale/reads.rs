@@ -33,6 +33,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Reads {
     inventory: Inventory,
     pages: Pace,
+    /// Apart from the pages, which need a token: nobody without one delays them.
+    sales: Pace,
     places: Arc<Semaphore>,
     items: Mutex<Items>,
     stocks: Arc<SharedReads<(), Stock>>,
@@ -70,7 +72,8 @@ impl Reads {
                 Ok(found.orders.into_iter().map(seen).collect())
             }
         });
-        Self { inventory, pages: Pace::default(), places, items: Mutex::default(), stocks, orders }
+        let (pages, sales) = (Pace::default(), Pace::default());
+        Self { inventory, pages, sales, places, items: Mutex::default(), stocks, orders }
     }
 
     pub(super) async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
@@ -88,7 +91,7 @@ impl Reads {
 
     pub(super) async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
         let (inventory, of) = (self.inventory.clone(), item.clone());
-        let sales = self.pages.run(async move { inventory.sales(&of).await }).await;
+        let sales = self.sales.run(async move { inventory.sales(&of).await }).await;
         sales.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))
     }
 

@@ -44,8 +44,8 @@ async fn a_made_up_item_is_looked_up_once() {
     assert_eq!(shop.stock().await["stock"], 1);
 }
 
-/// Goal: pages of the ledger and lists of sales are read one at a time, the pages over a connection of their own, and a call that
-/// would wait too long is refused.
+/// Goal: pages of the ledger are read one at a time, over a connection of their own, and lists of sales too. A call that would wait
+/// too long is refused.
 #[tokio::test]
 async fn pages_wait_for_each_other() {
     let (mut redis, shop) = Shop::with_own_redis(patient()).await;
@@ -56,10 +56,10 @@ async fn pages_wait_for_each_other() {
     let before = connections().await;
     shop.ask("GET /orders").await.json(200);
     assert_eq!(connections().await, before + 1);
-    for behind in ["GET /orders", "GET /sales"] {
+    for line in ["GET /orders", "GET /sales"] {
         redis.child().pause().unwrap();
-        let (first, second) = tokio::join!(shop.ask("GET /orders"), async {
-            let refused = shop.ask(behind).await;
+        let (first, second) = tokio::join!(shop.ask(line), async {
+            let refused = shop.ask(line).await;
             redis.child().resume().unwrap();
             refused
         });
