@@ -227,10 +227,11 @@ impl Effect {
 }
 
 fn is_refused_login(error: &RedisError) -> bool {
-    // the client replaces the code of a refused SELECT
+    // the client replaces the code of a refused SELECT, which may also mean that the server is busy
     let text = error.to_string();
-    let has_no_such_database =
-        text.contains("refused to switch database") && !text.contains("loading");
+    let reasons = ["out of range", "no permissions", "not allowed in cluster mode"];
+    let has_no_such_database = text.contains("refused to switch database")
+        && reasons.iter().any(|reason| text.contains(reason));
     error.kind() == ErrorKind::InvalidClientConfig
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
         || has_no_such_database
