@@ -45,6 +45,25 @@ async fn an_order_gets_the_units_of_many_holds() {
     assert_eq!(inventory.stock(&Item::DEFAULT).await.unwrap().entries, 8001);
 }
 
+/// Goal: the holds of every item end, though nobody asks for any, and however many items there are.
+#[tokio::test]
+async fn the_holds_of_many_items_end() {
+    let shop = Shop::empty(patient()).await;
+    let inventory = shop.sale.inventory();
+    let items: Vec<Item> =
+        (0..300).map(|number| format!("item-{number}").parse().unwrap()).collect();
+    for item in &items {
+        let terms = Terms { hold_seconds: Some(1), ..Terms::default() };
+        inventory.start(item, None, NewSale { terms, ..NewSale::from(1) }).await.unwrap();
+        let order = Order { item: item.clone(), ..order("a", 1) };
+        accepted(&inventory.reduce(item, None, "8080", &[order]).await.unwrap()[0]);
+    }
+    for item in &items {
+        let is_back = async || inventory.stock(item).await.unwrap().stock == 1;
+        eventually("the unit is on sale", is_back).await;
+    }
+}
+
 /// Goal: another client of the lock gets its turn, whether the instance is idle or has more orders than it can serve; and sales
 /// go on afterwards under a later token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
