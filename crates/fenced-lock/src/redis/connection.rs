@@ -149,13 +149,14 @@ impl Connection {
     /// Leaves a primary that the sentinels have replaced: it may still accept writes, which will be lost.
     ///
     /// # Errors
-    /// If a majority of the sentinels names no primary: they may have replaced this one.
+    /// If the sentinels have replaced it, or if a majority of them names no primary: they may have replaced it.
     pub(super) async fn follow(&self, within: Duration) -> Result<(), BackendError> {
         if self.server.servers.primary.is_some()
             && let Ok(Ok(link)) = timeout(within, self.link()).await
             && *self.server.servers.find(within).await?.get_connection_info().addr() != link.address
         {
             self.server.give_up(&link);
+            return Err(BackendError::transient("the sentinels have replaced this primary"));
         }
         Ok(())
     }

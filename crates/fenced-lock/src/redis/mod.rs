@@ -41,7 +41,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::future::{join, try_join_all};
 use redis::{FromRedisValue, PushInfo, PushKind, cmd};
 use tokio::runtime::Handle;
 
@@ -222,8 +222,12 @@ impl Asked for Redis {
         }
         // a short limit leaves time to notice a dead connection and to connect again
         let limit = self.connection.options.request_timeout.min(lease.ttl / 8);
-        self.connection.follow(limit).await?;
-        let standings: Vec<u8> = self.connection.run_within(limit, &renew).await?;
+        // each sentinel is connected anew, which takes several answers
+        let asked = self.connection.follow(lease.ttl / 4);
+        let renewed = self.connection.run_within::<Vec<u8>>(limit, &renew);
+        let (followed, standings) = join(asked, renewed).await;
+        followed?;
+        let standings = standings?;
         // record only that others wait: a message sent after this answer may already say that nobody waits any more
         for (claim, _) in held.iter().zip(&standings).filter(|(_, standing)| **standing == 2) {
             self.waiters.note_contended(claim, true);

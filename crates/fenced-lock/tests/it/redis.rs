@@ -459,7 +459,13 @@ async fn a_handshake_may_take_longer_than_a_request() {
         }
         options.request_timeout = Duration::from_millis(400);
         let backend = RedisBackend::new(options).unwrap();
-        eventually("a session opens", async || backend.open(LONG).await.is_ok()).await;
+        let mut lease = None;
+        eventually("a session opens", async || {
+            lease = backend.open(LONG).await.ok();
+            lease.is_some()
+        })
+        .await;
+        eventually("it is renewed", async || backend.renew(lease.unwrap()).await.is_ok()).await;
     }
 }
 

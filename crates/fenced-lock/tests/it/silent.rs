@@ -42,7 +42,8 @@ async fn a_silent_server_hides_no_other() {
         assert!(waiting.len() < 10, "its queue is full");
     }
     let redis = PrivateRedis::start(ServerOptions::default()).await.unwrap();
-    let sentinel = redis.start_sentinel_in(&OwnedDir::create().unwrap()).await.unwrap();
+    let sentinel = async || redis.start_sentinel_in(&OwnedDir::create().unwrap()).await.unwrap();
+    let sentinels = [sentinel().await, sentinel().await];
     let redlock = RedlockLab::shared().await;
     for silent in [silent.local_addr().unwrap(), full.local_addr().unwrap()] {
         if let Some(url) = fresh_database().await {
@@ -55,7 +56,8 @@ async fn a_silent_server_hides_no_other() {
         let etcd = Arc::new(EtcdBackend::new(at).unwrap());
         works("etcd", Session::open(etcd, SessionOptions::new(LONG))).await;
 
-        let url = format!("redis-sentinel://{silent},127.0.0.1:{}#sale", sentinel.port());
+        let [first, second] = sentinels.each_ref().map(PrivateRedis::port);
+        let url = format!("redis-sentinel://{silent},127.0.0.1:{first},127.0.0.1:{second}#sale");
         let redis = Arc::new(RedisBackend::new(RedisOptions::new(url)).unwrap());
         works("Sentinel", Session::open(redis, SessionOptions::new(LONG))).await;
 
