@@ -399,14 +399,15 @@ impl Asked for Advisory {
             try_join(self.check(claim.lease), self.connect(&name, ttl, slack(ttl))).await?.1
         };
         self.connections.lock().insert(claim.clone(), Arc::clone(&conn));
+        // `tell_ended` passes over this claim until its put is answered
+        let lives = || match conn.ended.is_cancelled() {
+            true => Err(BackendError::transient("the claim's connection has ended")),
+            false => Ok(()),
+        };
         if matches!(mode, PutMode::IfEmpty) {
             let tried = conn.in_time(self.take(claim, &conn, TRY_LOCK)).await.flatten();
             match &tried {
-                // `tell_ended` has passed over this claim
-                Ok(Some(_)) if conn.ended.is_cancelled() => {
-                    return Err(BackendError::transient("the claim's connection has ended"));
-                }
-                Ok(Some(_)) => {}
+                Ok(Some(_)) => lives()?,
                 Err(error) if error.kind == BackendErrorKind::Transient => conn.give_up(),
                 // the server answers, so it notices that the dropped connection ends
                 _ => drop(self.connections.lock().remove(claim)),
@@ -428,7 +429,7 @@ impl Asked for Advisory {
         if queued.as_ref().is_err_and(|error| error.kind != BackendErrorKind::Transient) {
             self.connections.lock().remove(claim);
         }
-        queued.map(|()| Some(WAITING))
+        queued.and_then(|()| lives()).map(|()| Some(WAITING))
     }
 
     async fn ask(&self, _claim: &Claim) -> Result<Answer<Token>, BackendError> {
