@@ -343,7 +343,7 @@ mod tests {
             FileBackend::new(options).map(Arc::new)
         };
         let options = crate::SessionOptions::new(Duration::from_millis(300));
-        let (minute, moment) = (Duration::from_mins(1), Duration::from_millis(50));
+        let (minute, moment) = (Duration::from_mins(1), Duration::from_secs(1));
         let other = crate::Session::open(new(minute)?, options.clone()).await?;
         let backend = new(moment)?;
         let session = crate::Session::open(backend.clone(), options).await?;
