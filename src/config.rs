@@ -152,7 +152,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_PEER_CA", value_name = "FILE", requires_all = ["peer_tls_cert", "peer_listen"])]
     pub peer_ca: Option<PathBuf>,
 
-    /// Most open connections at --listen, and besides watchers at --admin-listen
+    /// Most open connections at each port for clients (watchers at --admin-listen do not count)
     #[arg(long, env = "FLASH_SALE_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
 }

@@ -109,6 +109,7 @@ pub async fn serve(
         router: TowerToHyperService::new(router),
         header_timeout: options.header_timeout,
         room: Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS))),
+        is_full: Throttle::new(Duration::from_secs(1)),
         stopping,
         connections: JoinSet::new(),
     };
@@ -147,6 +148,8 @@ struct Server {
     header_timeout: Duration,
     /// A permit for each of `max_connections`.
     room: Arc<Semaphore>,
+    /// Lets a line a second into the log while there is no room.
+    is_full: Throttle,
     /// Whether each answer is the last one of its connection.
     stopping: watch::Sender<bool>,
     connections: JoinSet<()>,
@@ -159,12 +162,11 @@ impl Server {
         (stream, peer): (TcpStream, SocketAddr),
         beyond: Option<OwnedSemaphorePermit>,
     ) {
-        static FULL: Throttle = Throttle::new(Duration::from_secs(1));
         let room = Arc::clone(&self.room).try_acquire_owned().ok();
         let is_beyond = room.is_none();
         let time = if is_beyond { PATIENCE.min(self.header_timeout) } else { self.header_timeout };
         let place = room.or(beyond);
-        if is_beyond && let Some(suppressed) = FULL.pass() {
+        if is_beyond && let Some(suppressed) = self.is_full.pass() {
             let port = stream.local_addr().map_or(0, |address| address.port());
             tracing::warn!(
                 suppressed,
