@@ -400,9 +400,9 @@ impl Asked for Advisory {
         };
         self.connections.lock().insert(claim.clone(), Arc::clone(&conn));
         // `tell_ended` passes over this claim until its put is answered
-        let lives = || match conn.ended.is_cancelled() {
-            true => Err(BackendError::transient("the claim's connection has ended")),
-            false => Ok(()),
+        let lives = || {
+            let error = BackendError::transient("the claim's connection has ended");
+            if conn.ended.is_cancelled() { Err(error) } else { Ok(()) }
         };
         if matches!(mode, PutMode::IfEmpty) {
             let tried = conn.in_time(self.take(claim, &conn, TRY_LOCK)).await.flatten();
