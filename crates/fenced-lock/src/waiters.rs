@@ -125,6 +125,7 @@ impl<T: GrantToken> Waiters<T> {
     }
 
     /// Whether the claim's put was answered.
+    #[cfg(feature = "postgres")]
     pub(crate) fn is_put(&self, claim: &Claim) -> bool {
         self.claims.lock().get(claim).is_some_and(|waiter| waiter.is_put)
     }
