@@ -71,8 +71,8 @@ impl FileOptions {
 ///
 /// # What ends a hold
 ///
-/// The end of the process, of its session or of the session's runtime ends a hold; time does not. A holder that is stopped (`SIGSTOP`, a debugger, a frozen
-/// container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. This promises the
+/// The end of the process, of its session or of the session's runtime ends a hold; time does not. A holder that is stopped
+/// (`SIGSTOP`, a debugger, a frozen container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. This promises the
 /// holder that **no pause can bring a second holder**, so here even a resource that checks no tokens is safe. The others pay for
 /// it: they wait where the end of a lease would have let them in. A process that forks without `exec` shares its locks with the
 /// child; they end when both have ended.
@@ -148,31 +148,35 @@ impl FileBackend {
         Ok(Self { options, jobs: Arc::new(jobs), wake, _running: running })
     }
 
-    /// Sends a job to the thread of the files, which does jobs in order. It skips a job whose caller has stopped waiting, so that
-    /// repeated requests do not make a slow disk slower.
+    /// Asks the thread of the files, which skips the job if its caller has stopped waiting by then, so that repeated requests do
+    /// not make a slow disk slower.
     async fn ask<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Files) -> io::Result<A> + Send + 'static,
     ) -> Result<A, BackendError> {
         let (reply, answer) = oneshot::channel();
-        // an error means that the thread has ended, which the answer shows too
-        drop(self.jobs.send(Box::new(move |files| {
+        self.send(answer, move |files| {
             if !reply.is_closed() {
                 drop(reply.send(job(files).map_err(|error| files.failure(error))));
             }
-        })));
+        })
+        .await
+    }
+
+    /// Sends a job to the thread of the files, which does jobs in order, and waits for the answer.
+    async fn send<A>(
+        &self,
+        answer: oneshot::Receiver<Result<A, BackendError>>,
+        job: impl FnOnce(&mut Files) + Send + 'static,
+    ) -> Result<A, BackendError> {
+        // an error means that the thread has ended, which the answer shows too
+        drop(self.jobs.send(Box::new(job)));
         match timeout(self.options.request_timeout, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(BackendError::transient("the thread of the files has ended")),
             Err(_) => Err(BackendError::transient("the file system takes too long")),
         }
     }
-}
-
-/// Closes a session, also if nobody waits for that.
-fn close_soon(jobs: &mpsc::Sender<Job>, lease: i64) {
-    // an error means that the thread has ended, and its sessions with it
-    drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
 }
 
 /// Closes a session with the runtime on which it was opened: nobody renews or closes it any more.
@@ -184,7 +188,9 @@ struct CloseOnDrop {
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if let Some(jobs) = self.jobs.upgrade() {
-            close_soon(&jobs, self.lease);
+            let lease = self.lease;
+            // an error means that the thread has ended, and its sessions with it
+            drop(jobs.send(Box::new(move |files| drop(files.close(lease)))));
         }
     }
 }
@@ -235,7 +241,7 @@ impl Backend for FileBackend {
         let id = random_id();
         let (is_open, ended) = oneshot::channel();
         let closing = CloseOnDrop { jobs: Arc::downgrade(&self.jobs), lease: id };
-        tokio::spawn(async move {
+        let closing = tokio::spawn(async move {
             let _closing = closing;
             // an error means that the session has ended
             drop(ended.await);
@@ -243,7 +249,7 @@ impl Backend for FileBackend {
         let opened = self.ask(move |files| files.open(id, ttl, is_open)).await;
         if opened.is_err() {
             // the session may be open although nobody knows of it
-            close_soon(&self.jobs, id);
+            closing.abort();
         }
         opened
     }
@@ -253,9 +259,12 @@ impl Backend for FileBackend {
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        // this job is not skipped: no time ends the session if its caller gives up
-        close_soon(&self.jobs, lease.id);
-        self.ask(move |files| files.close(lease.id)).await
+        let (reply, answer) = oneshot::channel();
+        // this job is never skipped: no time ends the session if its caller gives up
+        self.send(answer, move |files| {
+            drop(reply.send(files.close(lease.id).map_err(|error| files.failure(error))));
+        })
+        .await
     }
 
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
