@@ -131,6 +131,7 @@
 
 use std::fmt;
 use std::iter::repeat;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -235,25 +236,24 @@ impl<A: Asked> Engine<A> {
         let forgotten = self.service.waiters().forgotten();
         let (service, claim) = (Arc::downgrade(&self.service), claim.clone());
         spawn_on(&Handle::current(), async move {
+            let lives = |service: Arc<A>| service.waiters().leases().contains_key(&claim.lease);
+            // the claims end with their lease
+            let mut is_over = pin!(async {
+                loop {
+                    // before the look at the lease, which may be forgotten right behind it
+                    let forgotten = forgotten.notified();
+                    if !service.upgrade().is_some_and(lives) {
+                        return;
+                    }
+                    forgotten.await;
+                }
+            });
             let until = unanswered_at + LATEST;
             while Instant::now() < until {
                 let pause = unanswered_at.elapsed().max(WITHDRAW_AGAIN_AFTER);
-                // the claims end with their lease
-                let is_over = async {
-                    loop {
-                        // before the look at the lease, which may be forgotten right behind it
-                        let forgotten = forgotten.notified();
-                        let lives =
-                            |service: Arc<A>| service.waiters().leases().contains_key(&claim.lease);
-                        if !service.upgrade().is_some_and(lives) {
-                            return;
-                        }
-                        forgotten.await;
-                    }
-                };
                 tokio::select! {
                     biased;
-                    () = is_over => return,
+                    () = &mut is_over => return,
                     () = sleep_until(until.min(Instant::now() + pause)) => {}
                 }
                 let Some(service) = service.upgrade() else { return };
