@@ -431,7 +431,8 @@ async fn a_refusal_inside_a_script_has_its_kind() {
 /// client library alone takes longer; a sentinel gets only a part of the time.
 #[tokio::test]
 async fn a_handshake_may_take_longer_than_a_request() {
-    for (secured, by_sentinel, delay) in [(false, false, 80), (false, true, 80), (true, false, 150)]
+    for (secured, by_sentinel, delay) in
+        [(false, false, 80), (false, true, 150), (true, false, 150)]
     {
         let options = ServerOptions { secured, ..ServerOptions::default() };
         let redis = PrivateRedis::start(options).await.unwrap();
