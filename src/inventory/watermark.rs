@@ -31,9 +31,9 @@ pub(super) struct Watermark {
     position: u64,
     /// The arguments of the scripts: the fence, the sale's name in the store, the latest entry's order, and the entry.
     arguments: [String; 4],
-    /// Entries that the store acknowledged to other instances, or to this one before theirs, each behind its order's key. They are
-    /// compared until the store has answered a call with them: the latest entry alone proves nothing about them, since it may have been
-    /// written after they were lost.
+    /// Entries that the store acknowledged to other instances, or to this one before theirs, each behind its order's
+    /// key. They are compared until the store has answered a call with them: the latest entry alone proves nothing about
+    /// them, since it may have been written after they were lost.
     others: Vec<[String; 2]>,
 }
 
@@ -70,17 +70,6 @@ impl Watermark {
         })
     }
 
-    /// Whether a store with the latest entry also has this one. It has if the entries are equal, or if this one is an
-    /// earlier entry of the same tenure: the holder compared each entry with the one before.
-    fn covers(&self, theirs: &LedgerEntry) -> bool {
-        let [_, _, key, entry] = &self.arguments;
-        let latest = LedgerEntry::parse(key, entry);
-        latest.is_some_and(|latest| {
-            let is_earlier = theirs.position() < latest.position();
-            *theirs == latest || theirs.token() == latest.token() && is_earlier
-        })
-    }
-
     /// Compares this entry, too, from now on.
     fn compare(&mut self, other: [String; 2]) {
         if !self.others.contains(&other) {
@@ -108,6 +97,16 @@ impl Watermark {
             self.arguments[3] = latest.entry;
         }
     }
+}
+
+/// Whether a store with this entry also has the other one. It has if the entries are equal, or if the other one is an earlier
+/// entry of the same tenure: the holder compared each entry with the one before. Another tenure may have begun after a loss.
+fn covers(entry: &LedgerEntry, other: &LedgerEntry) -> bool {
+    entry == other || entry.token() == other.token() && is_earlier(other, entry)
+}
+
+fn is_earlier(entry: &LedgerEntry, than: &LedgerEntry) -> bool {
+    entry.position() < than.position()
 }
 
 /// Whether the sale of this name was begun on purpose after the other one: as `later` in `state.lua`.
@@ -185,15 +184,13 @@ impl Watermarks {
         if *sale == known.sale() {
             let [_, _, key, entry] = arguments;
             if let Some(theirs) = theirs.filter(|_| compares) {
-                let [_, _, own_key, own_entry] = known.arguments.clone();
-                let own = LedgerEntry::parse(&own_key, &own_entry);
-                if !known.covers(&theirs) {
+                let [_, _, own_key, own_entry] = &known.arguments;
+                let own = LedgerEntry::parse(own_key, own_entry);
+                if !own.as_ref().is_some_and(|own| covers(own, &theirs)) {
                     known.compare([key.clone(), entry.clone()]);
                 }
-                // a later entry of another tenure may have been written after ours was lost
-                if own.is_some_and(|own| own.token() != theirs.token())
-                    && theirs.position() > known.position
-                {
+                if own.is_some_and(|own| is_earlier(&own, &theirs) && !covers(&theirs, &own)) {
+                    let [_, _, own_key, own_entry] = known.arguments.clone();
                     known.compare([own_key, own_entry]);
                 }
             }
