@@ -162,14 +162,14 @@ pub fn arguments<A: Parser>() -> A {
     A::try_parse().unwrap_or_else(|error| without_secrets(error, A::command()).exit())
 }
 
-/// The same error without the value, if that may be a secret: of a flag whose variable the help does not show either, or with a user
-/// and a password in it.
+/// The same error, with `***` for a value that may be a secret: of a flag whose variable's value the help hides, or with a user
+/// and a password.
 fn without_secrets(mut error: clap::Error, mut program: Command) -> clap::Error {
     fn hides(command: &Command, flag: &str) -> bool {
         command.get_arguments().any(|it| it.is_hide_env_values_set() && it.to_string() == flag)
             || command.get_subcommands().any(|command| hides(command, flag))
     }
-    // a flag is written as in the error only after that
+    // only a program that is built writes its flags as the error does
     program.build();
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let [flag, value] = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(said);

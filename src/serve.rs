@@ -193,8 +193,8 @@ fn bind(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Bo
     })
 }
 
-/// Raises the soft limit on open files to the hard limit. Returns how many of the `wanted` connections fit at `--listen`, and how
-/// many at `--admin-listen`, which has room for so many `watchers` besides; `None` without that port. The usual soft limit of
+/// Raises the soft limit on open files to the hard limit. Returns how many connections fit at `--listen` and at
+/// `--admin-listen`: `wanted` each, if possible, and `watchers` more at the latter (`None`: no port). The usual soft limit of
 /// 1024 is for programs that use `select`, which this one does not.
 fn room_for(wanted: usize, watchers: Option<usize>) -> (usize, usize) {
     let limit = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);

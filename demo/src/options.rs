@@ -27,7 +27,7 @@ pub struct DemoOptions {
           allow_negative_numbers = true, value_parser = number::<u16>(1..=32))]
     pub instances: u16,
 
-    /// Guard of the sale: the lock, or to compare with it a lock in each instance, none, or the store's script alone.
+    /// Guard of the sale: the lock, or for comparison a lock in each instance, no lock, or the store's script alone.
     #[arg(long, env = "FLASH_SALE_DEMO_LOCK", default_value = "etcd", value_name = "KIND")]
     pub lock: Guard,
 

@@ -74,7 +74,7 @@ impl Client {
     }
 }
 
-/// Notes when it is dropped that nobody reads the rest of the request's body.
+/// When dropped, notes that nobody reads the rest of the request's body.
 struct UnreadBody(Arc<Client>);
 
 impl Drop for UnreadBody {
@@ -211,7 +211,7 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 }
 
-/// The bytes to write in place of these, if these are an answer of hyper itself, which has no body: to a head that is malformed
+/// If these bytes are hyper's own answer, which has no body, the bytes to write in their place: hyper found the head malformed
 /// or too large.
 fn instead_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let (kind, detail) = match bytes.get(..13)? {

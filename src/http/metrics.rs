@@ -15,8 +15,8 @@ use super::state::AppState;
 use crate::logging::dropped_lines;
 use crate::sale::metrics::Histogram;
 
-/// The outcomes whose times are there before the first order: of a series that appears with its first burst, `rate()` misses the
-/// burst. The others are left out until then, as each has sixteen lines.
+/// The outcomes whose series exist before the first order: `rate()` misses the burst with which a series appears. The other
+/// outcomes are left out until their first order, as each has sixteen lines.
 const FROM_THE_START: [&str; 3] = ["reserved", "confirmed", "sold-out"];
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4");

@@ -73,7 +73,7 @@ pub(super) struct Connection {
 struct Slot {
     attempt: Option<Attempt>,
     pauses: Pauses,
-    /// When an answer came last, a sign of life was asked for, or the attempt began. What is sent counts for nothing: callers may
+    /// The latest answer, question for a sign of life, or begin of the attempt. A sent command does not count: callers may
     /// go before they notice that no answer comes.
     heard_at: Option<Instant>,
 }
@@ -199,7 +199,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Whether a new attempt would not have to wait.
+    /// Whether the latest attempt began so long ago that a new one needs no pause.
     fn is_old(&self) -> bool {
         let slot = self.slot.lock();
         slot.pauses.begun_at.is_some_and(|begun_at| Instant::now() >= begun_at + GOOD_AFTER)

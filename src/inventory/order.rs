@@ -542,7 +542,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of `order` from the answer of the script, and the entry of the ledger that this acknowledges. If the entry has
+    /// Parses the script's answer to `order`: the outcome, and the ledger entry that the answer acknowledges. If the entry has
     /// the number of this request, the request made it.
     pub(crate) fn parse(
         order: &Order,

@@ -362,7 +362,7 @@ impl Inventory {
     }
 }
 
-/// A text in the store. If it is not UTF-8, it reads as empty, as no text in the store is.
+/// A text in the store. If it is not UTF-8, it reads as empty; a valid text is never empty.
 pub(super) struct Text(pub(super) String);
 
 impl FromRedisValue for Text {

@@ -398,7 +398,7 @@ impl Inventory {
     }
 
     /// Raises the watermark of `item` to another instance's, if that is higher or of a later sale. With `compares`, the
-    /// store must also have the other entry if it is lower: the store may have lost it before it acknowledged anything here.
+    /// next calls compare both entries: the store may have lost the lower one before it acknowledged the higher one.
     pub(crate) fn learn(&self, item: &Item, watermark: [String; 4], compares: bool) {
         self.watermarks.learn(item, watermark, compares);
     }

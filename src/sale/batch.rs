@@ -24,8 +24,8 @@ use crate::safeguard::{
     UNKNOWN_KEPT,
 };
 
-/// How many batches of an item may be on their way to the store, or to the holder, at the same time. With two, the buyers that
-/// one batch answered order again while the other runs. With more, batches are smaller, and fewer orders are sold.
+/// How many batches of an item may be on their way to the store, or to the holder, at the same time. With two, the buyers of an
+/// answered batch order again while the other batch runs. With more, batches are smaller, and fewer orders are sold.
 pub(super) const BATCHES_IN_FLIGHT: usize = 2;
 
 /// The pause before the next claim after the lock was lost.
@@ -160,7 +160,7 @@ pub(super) enum Fate {
     AgainUnderALargerToken,
 }
 
-/// How a batch ends its tenure. If two batches end one, the larger value counts.
+/// How a batch ends its tenure. If two batches end the same tenure, the larger value counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ending {
     pub(super) is_lost: bool,
@@ -231,7 +231,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Sends the batch, and sends it again if it got no answer, with the same token. The attempts end when the lock is lost, or
-    /// when the tenure must end because another instance waits, which may reach the store. A batch for the holder is sent once.
+    /// when the tenure must end because another instance, which may reach the store, waits. A batch for the holder is sent once.
     async fn run_to_its_end(mut self) -> Ran {
         let began_at = Instant::now();
         let SaleContext { options, stock_reads, .. } = &*self.lock.context;
@@ -278,7 +278,7 @@ impl<'a> Batch<'a> {
         let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
         let mut ending = None;
         let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
-            // a larger token makes the attempt stale that could still carry the order out
+            // a larger token makes stale the earlier attempt, which could still carry the order out
             Ok(outcome) if outcome.may_change() && may_arrive(waiting) && LARGER_TOKEN.is_on() => {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken

@@ -48,7 +48,7 @@ pub(super) struct Combiner {
     queue: Arc<OrderQueue>,
     /// Sends orders to the holder, if this instance has peers.
     forwarding: Option<Arc<Forwarding>>,
-    /// Cancelled when a batch on its way to the holder panics: the queue counts its orders as in flight for ever.
+    /// Cancelled when a batch on its way to the holder panics: the queue would count the batch's orders as in flight for ever.
     broken: CancellationToken,
 }
 

@@ -51,7 +51,7 @@ struct State {
     /// The largest token under which a holder gave no answer. Nothing more goes to a holder under it or under an
     /// earlier one: a lost attempt could arrive after a later one.
     silent: Option<Token>,
-    /// A token, and the time until which nothing goes to its holder, which did not carry out a batch.
+    /// A token whose holder did not carry out a batch, and the time until which nothing goes to that holder.
     rests: Option<(Token, Instant)>,
     pauses: Backoff,
     /// Since when orders wait for a holder that takes them.
@@ -252,7 +252,7 @@ impl Remote {
         let mut rests = true;
         let fates = match sent {
             Ok(Done { fates, watermark }) => {
-                // This comes before a buyer gets an answer that only the holder remembers. An answer of the holder's
+                // Learn this before a buyer gets an answer that only the holder remembers. An answer of the holder's
                 // store shows that the store has what this instance remembers.
                 let is_compared = fates.iter().any(|fate| matches!(fate, Fate::Final(_)));
                 if is_compared && PEER_WATERMARK.is_on() {

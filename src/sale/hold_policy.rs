@@ -4,8 +4,8 @@
 //! whichever is shorter: after six handovers, a seventh of the time goes to handovers. Without orders a holder waits half a
 //! handover, since the buyers that it just answered may order again. With few orders it hands the lock over, as others use the
 //! time better (the marginal value theorem: Charnov, "Optimal foraging", 1976). The tenure after the first batch is cut into
-//! stretches as long as two batches, by the time of the latest one. The tenure ends at the first stretch that brings less than a quarter of the average
-//! orders per time; this average is over the tenure and one handover. The time of a handover is a smoothed measurement.
+//! stretches of twice the latest batch's time. It ends after the first stretch that brings less than a quarter of the average
+//! orders per time, over the tenure and one handover. The time of a handover is a smoothed measurement.
 
 use std::time::Duration;
 

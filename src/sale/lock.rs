@@ -174,7 +174,7 @@ impl EtcdLock {
             }
         }
         let ttl = self.sessions.current().map_or(STORE_PAUSE, |session| session.lease().ttl);
-        // not a later trouble, nor once more for each caller
+        // change only the trouble that this call waited for, and only once for all callers
         let mut troubles = self.troubles.lock();
         let is_latest =
             |it: &&mut Trouble| it.error.as_ref().is_some_and(|it| Arc::ptr_eq(it, &latest));
@@ -575,7 +575,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Goal: what is told of the lock and of the orders that wait is so, and without an answer of the service that is told.
+    /// Goal: reports about the lock and the waiting orders are true, and a silent lock service is reported as such.
     #[tokio::test(start_paused = true)]
     async fn what_the_guard_tells() {
         let (lock, service) = lock();

@@ -632,7 +632,7 @@ mod tests {
         assert_eq!(ids(&queue.take(9, &tenure(1))), ["b", "c", "d"]);
     }
 
-    /// Goal: what is told of a queue is so, and a wait for it ends when it should.
+    /// Goal: reports about a queue are true, and a wait for it ends when it should.
     #[tokio::test(start_paused = true)]
     async fn what_a_queue_tells() {
         const SECOND: Duration = Duration::from_secs(1);

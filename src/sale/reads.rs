@@ -33,7 +33,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Reads {
     inventory: Inventory,
     pages: Pace,
-    /// Apart from the pages, which need a token: nobody without one delays them.
+    /// Separate from `pages`: those need a token, and a client without one must not delay them.
     sales: Pace,
     places: Arc<Semaphore>,
     items: Mutex<Items>,

@@ -80,7 +80,7 @@ function begin(to, notice = "") {
   else enter();
 }
 
-/** Asks whether this token, or none, may read the ledger: to those who may, a page of no entries is a wrong parameter. */
+/** Asks whether this token, or none, may read the ledger: with the limit 0 nobody gets a page, and the status tells. */
 async function enter() {
   const of = view;
   const answer = await call("orders", { limit: 0 });

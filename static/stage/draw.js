@@ -77,7 +77,7 @@ export class Brush {
     }, dash);
   }
 
-  /** Writes, and returns how wide it is. With an `edge` the words have a ground of their own, so much wider. */
+  /** Writes, and returns how wide it is. With an `edge`, the words get a background that is wider by this much on each side. */
   text(words, x, y, { size = 12, weight = 400, ink = "--ink-soft", align = "left", edge = 0 } = {}) {
     const { pen } = this;
     pen.font = `${weight} ${size}px ${this.family}`;
@@ -310,7 +310,7 @@ function drawLanes(brush, { width, bottom, shops }, { recording: { final, end },
     pen.globalAlpha = 1;
     const lent = x(next?.from ?? Math.min(to ?? end, from + lease * 1000));
     if (lent > left) {
-      // the time for which the key is lent, as it runs out: up to the next holder's start, if there is one, which was measured
+      // the lease as a bar that runs out: it ends at the measured start of the next holder, if there is one
       const rest = Math.min(lent, Math.max(left, head));
       brush.fill("--surface", left + 2, middle + 4, lent - left - 4, 4);
       brush.fill("--warn", rest, middle + 4, lent - rest, 4);

@@ -26,7 +26,7 @@ export const CHAPTERS = [
 /** A run of the visitor's own. */
 export const OWN = { id: "own" };
 
-/** What two shops do that both read before either writes. */
+/** What happens if two shops both read before either writes. */
 export const DRAWING = {
   run: "drawing", guard: "no-lock", fence: true, fault: null, stock: 1, buyers: 2, shops: ["", ""], took_us: 3e6, sample: null,
   events: [[0, "asked", 0, 0], [1, "asked", 1, 1], [1e6, "read", 0, 1], [1e6, "read", 1, 1], [2e6, "sold", 0, 0, 1, null], [2e6, "sold", 1, 1, 1, null]],

@@ -89,8 +89,8 @@ async fn warnings(flags: &[String]) -> String {
     Instance::start(serve(flags)).await.log()
 }
 
-/// How `serve` ends with these flags, and what it says. Where the server refuses, its answer may be lost
-/// with the connection, so that the start takes it for one that is away: then it is started again.
+/// How `serve` ends with these flags, and what it says. If the answer of a server that refuses is lost
+/// with the connection, `serve` takes the server for one that is away, and listens: then `serve` is started again.
 async fn refusal(flags: &[String]) -> String {
     let mut serve = serve(flags);
     let ended = async {
@@ -342,7 +342,7 @@ async fn a_redis_cluster_over_mutual_tls() {
     eventually("the slots are served", async || start(&first).await.is_ok()).await;
     inventory.reduce(&tea, None, "8080", &[order]).await.unwrap();
     assert_eq!(inventory.available(&tea).await.unwrap(), 4);
-    // the names of what is kept are made of those in the same slot
+    // the keys of the kept sale are derived from keys in the same slot
     start(&NewSale { replaces: Replaces::Any, ..NewSale::from(5) }).await.unwrap();
     let kept = LedgerPosition { sale: Some(first.id.clone()), ..LedgerPosition::default() };
     assert_eq!(inventory.ledger(&tea, kept, 9).await.unwrap().entries.len(), 1);

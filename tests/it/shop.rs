@@ -66,7 +66,7 @@ impl Default for ShopOptions {
 }
 
 impl ShopOptions {
-    /// Most are right but for these.
+    /// The default settings, with these HTTP options changed.
     pub(crate) fn http(change: impl FnOnce(&mut HttpOptions)) -> Self {
         let mut options = Self::default();
         change(&mut options.http);

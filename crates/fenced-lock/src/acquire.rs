@@ -92,7 +92,7 @@ impl<T: GrantToken> Attempt<T> {
     async fn granted(&mut self) -> Result<Option<Guard<T>>, LockError> {
         let (inner, asked_at) = (Arc::clone(self.inner()), Instant::now());
         let Some((mut ticket, enqueued_in)) = self.enqueue().await? else { return Ok(None) };
-        // otherwise the claim must be withdrawn, and counts as under way until then
+        // if the caller has gone, the claim must be withdrawn, and counts as under way until then
         if !self.reply.is_closed() {
             self.under_way = None;
         }

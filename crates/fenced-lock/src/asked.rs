@@ -49,7 +49,7 @@
 //!         Answer::new(status, Duration::from_millis(10))
 //!     }
 //!
-//!     /// Whether there were any.
+//!     /// Removes these claims. Returns whether there were any.
 //!     fn remove(&self, goes: impl Fn(&Claim) -> bool) -> bool {
 //!         let (_, claims) = &mut *self.claims.lock().unwrap();
 //!         claims.extract_if(.., |(_, claim)| goes(claim)).count() > 0
@@ -184,8 +184,8 @@ pub trait Asked: Send + Sync + 'static {
     async fn queue(&self, name: &str, most: usize) -> Answered<Vec<QueueEntry>>;
 
     /// As [`Backend::ask_for_turn`]. The default is for a service whose claims all ask from the start. Any other service tells
-    /// the holder by [`Waiters::note_contended`], not by [`Waiters::note_contended_as_of`], which may take the news for old,
-    /// since no ticket is new.
+    /// the holder by [`Waiters::note_contended`], not by [`Waiters::note_contended_as_of`]: asking makes no new ticket, so
+    /// that method may ignore the news as old.
     async fn ask_for_turn(&self, _claim: &Claim) -> Answered<()> {
         Ok(())
     }
@@ -240,7 +240,7 @@ impl<A: Asked> Engine<A> {
             // the claims end with their lease
             let mut is_over = pin!(async {
                 loop {
-                    // before the look at the lease, which may be forgotten right behind it
+                    // subscribe before checking the lease, which may be forgotten right after the check
                     let forgotten = forgotten.notified();
                     if !service.upgrade().is_some_and(lives) {
                         return;

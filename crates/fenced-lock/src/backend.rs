@@ -15,7 +15,7 @@ pub enum PutMode {
     AtEnd,
     /// Only if the queue is empty.
     IfEmpty,
-    /// At the end, after removing this claim of the same name. Without that claim, it does nothing. The service does both in one
+    /// At the end, after removing this claim of the same name. If that claim is gone, puts nothing. The service does both in one
     /// step if it can. If the session repeats the request after an error of the kind `Transient`, it takes `None` to mean that
     /// the claim was removed, and puts the new one at the end.
     After(Claim),
@@ -166,7 +166,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes the claim out of its queue, wherever it stands.
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
-    /// Makes a claim in its queue that [stands by](Claim::standby) ask for a turn, from now on and at its place. Does not put a
+    /// Makes a [standby](Claim::standby) claim in its queue ask for a turn, from now on and at its place. Does not put a
     /// claim into the queue. A backend that does not [tell](Promises::standby) such claims from others has nothing to do. After
     /// an error other than `LeaseGone` the session asks again.
     async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError>;

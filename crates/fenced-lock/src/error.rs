@@ -24,7 +24,7 @@ pub enum LockError {
     /// There was no session within the allowed time.
     #[error("there was no {what} within {waited:?}")]
     Timeout {
-        /// The thing that did not come.
+        /// What was waited for.
         what: Arc<str>,
         /// The time allowed.
         waited: Duration,

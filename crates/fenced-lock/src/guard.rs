@@ -74,7 +74,7 @@ impl<T: GrantToken> Guard<T> {
         self.hold.claim.key()
     }
 
-    /// How long the request took that put the claim into the queue, or that handed over to it. If the backend pushes grants, a
+    /// The duration of the request that put the claim into the queue, or that handed over to it. If the backend pushes grants, a
     /// handover takes about as long: half of it for the release, half for the grant.
     pub fn enqueued_in(&self) -> Duration {
         self.hold.enqueued_in

@@ -45,7 +45,7 @@ pub(super) struct SessionInner<T: GrantToken> {
     room: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     label: Arc<str>,
     next_claim: AtomicU64,
-    /// The longest hold, if there is one.
+    /// The longest time that a hold may last, if it is limited.
     pub(super) hold_for: Option<Duration>,
     /// The session counts as lost this long before the lease can end, and a lost hold is released this long after its loss.
     pub(super) margin: Duration,
@@ -131,7 +131,7 @@ impl<T: GrantToken> SessionInner<T> {
         lost.map_or(Ok(()), |reason| Err(LockError::SessionLost { reason }))
     }
 
-    /// Notes that, as the service says, the lease is gone.
+    /// Declares the session lost, since the service says that the lease is gone. Returns the error.
     pub(super) fn revoked(&self) -> LockError {
         self.validity.lose(LostReason::Revoked);
         LockError::SessionLost { reason: LostReason::Revoked }
@@ -175,7 +175,7 @@ impl<T: GrantToken> SessionInner<T> {
         room
     }
 
-    /// Withdraws the claim in the background. Until then the claim counts as under way, if it did so before or there is room.
+    /// Withdraws the claim in the background. Until then it counts as under way, if it has a permit or one is free.
     pub(super) fn spawn_release(
         self: &Arc<Self>,
         claim: Claim,

@@ -46,12 +46,12 @@ use super::{
 ///
 /// # What is retried
 ///
-/// [`lock`](Self::lock) makes a new claim, if necessary in the next session, when it loses its claim or its session while it
-/// waits, and when the service has no room. It retries for one TTL after the first failure, and then returns the latest error. A
+/// If [`lock`](Self::lock) loses its claim or its session while it waits, or the service has no room, it makes a new claim, if
+/// necessary in the next session. It retries for one TTL after the first failure, and then returns the latest error. A
 /// claim without an answer is repeated for as long as its session lives. Errors that no retry can mend, such as a wrong password,
 /// are returned at once.
 ///
-/// Locks that were *held* in a lost session stay lost: each guard reports it, and its holder decides whether to do the work
+/// Locks that were *held* in a lost session stay lost: each guard reports the loss, and its holder decides whether to do the work
 /// again. After an outage, the claims of the lost session stay in their queues until its lease ends.
 ///
 /// Failures are also logged with `tracing`, and returned by [`latest_error`](Self::latest_error).
@@ -79,11 +79,11 @@ enum State<T: GrantToken> {
 }
 
 impl<T: GrantToken> SessionKeeper<T> {
-    /// Starts to open a session. A lock service that does not answer yet is asked again, after pauses that grow to a second; one
-    /// that refuses for good, as for a wrong password, after pauses that grow to a minute.
+    /// Starts to open a session. Retries with pauses that grow to a second while the lock service does not answer, and to a
+    /// minute after a permanent refusal, such as of a wrong password.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with timers, with a backend that has none of its own.
+    /// Outside of a tokio runtime with timers, if the backend has no runtime of its own.
     pub fn start(backend: Arc<dyn Backend<Token = T>>, options: SessionOptions) -> Self {
         let (publish, state) = watch::channel(State::Opening(None));
         let stop = CancellationToken::new();
@@ -103,8 +103,8 @@ impl<T: GrantToken> SessionKeeper<T> {
     }
 
     /// The mutex of this name, which can do more than [`lock`](Self::lock): it shows the queue, and [stands by](Mutex::standby).
-    /// It returns the service's refusals at once, and waits for a session for as long as its caller does: this suits callers with
-    /// a deadline and an answer of their own to a refusal.
+    /// Its `lock` returns a refusal of the service at once, and waits for a session without a limit: this suits callers with
+    /// a deadline that handle refusals themselves.
     ///
     /// # Errors
     /// [`LockError::InvalidName`].
@@ -381,7 +381,7 @@ async fn open_again<T: GrantToken>(
     }
 }
 
-/// Whether waiting may help. It may also help if the lease had run out when it was granted.
+/// Whether a retry may succeed: also after `SessionLost`, since a lease may run out before its grant arrives.
 fn passes(error: &LockError) -> bool {
     error.is_retryable() || matches!(error, LockError::SessionLost { .. })
 }

@@ -100,10 +100,10 @@
 //! | `backend`, `promises`, `claim` | the requests to a lock service; its promises; leases, claims and their places |
 //! | `holder` | shows watchers the holder |
 //! | `watched` | the engine for a service that shows each change: its queue, without I/O, and why no waiter is forgotten |
-//! | `asked`, `waiters` | the engine for a service that is asked: its driver, the same reason, and its state without I/O |
+//! | `asked`, `waiters` | the engine for a service that is asked: driver, why it forgets no waiter, state without I/O |
 //! | `etcd`, `zookeeper` | the backends that are watched |
 //! | `postgres`, `redis` | the backends that are asked. A waiter of an advisory lock waits at the server |
-//! | `file` | a thread that looks at each queue in which it waits: when the kernel tells of a change, and at least four times a second |
+//! | `file` | a thread reads each queue with a waiter in this process: on kernel messages, and at least four times a second |
 //! | `memory` | the example: the step that takes a claim out grants the next one |
 //! | `token` | the fencing token, and how a store checks it |
 //! | `observe` | events and metrics |

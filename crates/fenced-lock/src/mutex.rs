@@ -62,7 +62,7 @@ pub(super) struct Standby {
 pub(super) type Told = (Standby, watch::Receiver<()>);
 
 impl Standby {
-    /// The standby of a claim, and of later claims of the same call if that one is lost. No claim misses the signal.
+    /// The standby for one call, whose later claims use it too if the first is lost: none of them misses the signal.
     pub(super) fn told(&self) -> Told {
         (self.clone(), self.asks.subscribe())
     }
@@ -120,8 +120,8 @@ impl<T: GrantToken> Mutex<T> {
     /// session, and makes another claim, if necessary in the next session, when its claim or session is lost.
     ///
     /// # Cancel safety
-    /// A future that is dropped leaves no claim behind, and a grant that it would have got goes to the next in the queue. It
-    /// loses its place in the queue. A future that is kept and not polled delays only those who wait for this lock: the lock is
+    /// A future that is dropped loses its place in the queue and leaves no claim behind. A grant that it would have got goes to
+    /// the next in the queue. A future that is kept and not polled delays only those who wait for this lock: the lock is
     /// granted to the future in its turn, and then held until the future is dropped, or for [the longest
     /// hold](super::SessionOptions::hold_for).
     ///
@@ -213,8 +213,8 @@ impl<T: GrantToken> Mutex<T> {
         Ok(self.session().await?.inner.backend.queue(&self.name).await?)
     }
 
-    /// The holder of the lock, in any process; `None` if the lock is free. It fails if a claim would, for lack of permission or
-    /// room, as far as the backend can find out without a claim.
+    /// The holder of the lock, in any process; `None` if the lock is free. Fails if the backend can tell, without a claim, that
+    /// it would refuse a claim for lack of permission or room.
     ///
     /// # Cancel safety
     /// As [`queue`](Self::queue).

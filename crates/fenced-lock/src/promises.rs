@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 /// The type that a grant carries: a [`Token`](super::Token), or [`Unfenced`] for a lock without tokens. A function that takes a
-/// [`Guard`](super::Guard) takes one with a token: a guard of a lock without tokens does not compile there.
+/// [`Guard`](super::Guard) takes only one with a token: a guard of a lock without tokens does not compile there.
 pub trait GrantToken: Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 impl<T: Copy + Debug + PartialEq + Send + Sync + 'static> GrantToken for T {}
@@ -24,13 +24,13 @@ pub struct Promises {
     pub wake: Wake,
     /// Whether tokens keep growing.
     pub token: TokenLife,
-    /// How a hold ends whose process is gone.
+    /// How the hold of a dead process ends.
     pub ends: Ends,
     /// How a holder learns that its claim was removed while its lease lives.
     pub loss: Loss,
     /// Which part of a queue can be seen.
     pub queue: QueueView,
-    /// Whether a claim that [stands by](super::Mutex::standby) is no contention for the holder. If not, such a claim asks for a
+    /// Whether the backend tells claims that [stand by](super::Mutex::standby) from others. If not, such a claim asks for a
     /// turn from the start, as any other.
     pub standby: bool,
 }
@@ -103,7 +103,7 @@ pub enum TokenLife {
     None,
 }
 
-/// How a hold ends whose process is gone.
+/// How the hold of a dead process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ends {

@@ -13,13 +13,13 @@ pub(super) fn keep_alive<T: GrantToken>(
     inner: Arc<SessionInner<T>>,
     asked_at: Instant,
 ) -> impl Future<Output = ()> + Send {
-    // also if the runtime ends, even before the first poll, since nobody then renews the lease
+    // declares the loss even if the runtime ends before the first poll: nobody then renews the lease
     let lost = LoseOnDrop(inner);
     async move {
         let inner = &lost.0;
         renew_until_lost(inner, asked_at).await;
         if inner.validity.lost_reason() != Some(LostReason::Closed) {
-            // a holder that looked just before the loss has the margin to act on it, as if the lease could not be revoked
+            // a holder that looked at the clock just before the loss may act within the margin: revoke the lease only then
             sleep(inner.margin).await;
         }
         if let Err(error) = inner.close().await {

@@ -33,7 +33,7 @@ impl SessionOptions {
         Self { ttl, margin: ttl / 10, label: String::new(), hold_for: None }
     }
 
-    /// How long before the lease can end the session stops believing in it; a tenth of the TTL by default. It covers the time
+    /// The session counts as lost this long before the lease can end; a tenth of the TTL by default. The margin covers the time
     /// between looking at the clock and acting on it, and clocks that run at different speeds. At most half of the TTL counts.
     #[must_use]
     pub fn margin(mut self, margin: Duration) -> Self {
@@ -49,7 +49,7 @@ impl SessionOptions {
         self
     }
 
-    /// The longest hold; none by default. With it, a task that hangs does not keep a lock for ever: after that time the guards of
+    /// The longest time that a hold may last; no limit by default. It stops a hung task from keeping a lock: then the guards of
     /// a hold are lost. Its claim is released a [`margin`](Self::margin) later, or a tenth of `limit` if that is less. More than
     /// a year counts as a year; less than a millisecond is refused when the session is opened.
     #[must_use]
@@ -180,7 +180,7 @@ impl<T: GrantToken> Session<T> {
     }
 }
 
-/// The runtime for the tasks of a session. If the runtime has no timers, this panics, and not the tasks.
+/// The runtime for the tasks of a session. Panics here, not in the tasks, if the runtime has no timers.
 pub(super) fn runtime_of<T: GrantToken>(backend: &dyn Backend<Token = T>) -> Handle {
     let runtime = backend.runtime().unwrap_or_else(Handle::current);
     let entered = runtime.enter();

@@ -65,7 +65,7 @@ impl Validity {
 
     /// Declares the session lost; the first reason counts. The loss is logged before a caller knows of it.
     pub(super) fn lose(&self, reason: LostReason) {
-        // with a limit, since another thread that is logging may hold a lock that this log waits for
+        // with a limit: the thread that has it is logging, and may wait for a lock that this thread holds
         let _telling = self.telling.try_lock_for(LONGEST_TELLING);
         if self.reason.set(reason).is_ok() {
             observe::session_ended(self.lease, reason);

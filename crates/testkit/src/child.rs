@@ -51,7 +51,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running program. When this value is dropped, or our process ends in any way, the program gets its end signal (by default
 /// SIGTERM), and after the grace SIGKILL.
 ///
-/// It runs in its own process group, so that a Ctrl-C in the terminal reaches only us. Its standard input is empty, its output goes to the log.
+/// It has its own process group, so a Ctrl-C in the terminal reaches only us. Its input is empty; its output goes to the log.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,

@@ -47,7 +47,7 @@ struct Standing {
     times: u64,
     /// The first entry that ends its hold.
     end: Option<LedgerEntry>,
-    /// Whether it ended one: of this ledger, or one that was open before it.
+    /// Whether `end` ended a hold: one of this ledger, or one that was open before it.
     was_held: bool,
     /// The entry with which it came back after it was final.
     returned: Option<LedgerEntry>,
@@ -126,8 +126,8 @@ impl Sale {
         self.lowest.saturating_neg().max(0)
     }
 
-    /// Whether too few units are left for so many, even with those that are held; and whether that is so only without them. Where
-    /// it is not known what is held, both can be.
+    /// Whether too few units are left for this quantity: even with the held units, or only without them. If the number of held
+    /// units is unknown, both may be true.
     pub(crate) fn is_short_of(&self, quantity: u64) -> [bool; 2] {
         let missing = signed(quantity).saturating_sub(self.state.stock);
         let is_enough = |held: i64| missing <= held;
@@ -374,7 +374,7 @@ impl Sale {
         standing.is_some_and(|it| it.reserved.is_some() && it.end.is_none())
     }
 
-    /// Compares the state after the last entry, which `url` tells, with the model's.
+    /// Compares the final state that `url` reports with the model's state after the last entry.
     pub fn check_end(&mut self, url: &str, after: &StockState) {
         let counts = |counted: u64, what, known: u64| {
             let [counted, known] = [counted, known].map(u64::cast_signed);

@@ -21,10 +21,10 @@ struct Span {
     to: u64,
 }
 
-/// The times in which something may have been so.
+/// The times at which a condition may have been true.
 #[derive(Clone, Debug)]
 struct Times {
-    /// The earliest beginning of the present one.
+    /// Since when, at the earliest, it is true; `None` if it is not true now.
     since: Option<u64>,
     /// The earlier times, in order, each from its earliest beginning to its latest end.
     past: Vec<Span>,
@@ -61,7 +61,7 @@ pub(super) struct Clock<'h> {
     sold_out: Times,
     all_held: Times,
     paused: Times,
-    /// When a user could have no more, and when a user who has nothing could have none.
+    /// When an order exceeded the limit of each user, and of a user who has nothing.
     of_users: HashMap<&'h str, Times>,
     of_new_user: Times,
     /// When an order was for more than any may have.
@@ -201,7 +201,7 @@ fn told(id: &str, sent: u64, ended: u64) -> String {
     format!("{id}, sent at {} and answered at {}", at(sent), at(ended))
 }
 
-/// Whether an order of so many units is too much for this user; for nobody, if it is too much for one who has nothing.
+/// Whether an order of this quantity exceeds what this user may still take. The empty name stands for a user who has nothing.
 fn is_too_much_for(user: &str, sale: &Sale, quantity: u64) -> bool {
     let room = sale.room(user);
     room.is_some_and(|room| Event::Reserved.to_stock(quantity).saturating_add(room) < 0)

@@ -99,7 +99,7 @@ async fn without_a_token_the_calls_are_off() {
     }
 }
 
-/// Goal: a token that became both, while the program ran, permits no more than the shop's.
+/// Goal: if one token becomes both the shop's and the admin token, it gives only the shop's rights.
 #[tokio::test]
 async fn a_token_of_both_files_is_the_shops() {
     let shop =

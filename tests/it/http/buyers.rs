@@ -50,7 +50,7 @@ async fn starting_a_sale_is_safe() {
         assert_eq!(problem["sale"], "tea-1", "{problem}");
     }
     start(&other, &body, &[("idempotency-key", "tea-2")]).await.problem(400, "bad-body");
-    // it would replace what it started when it comes again
+    // without an id, a repetition would replace the sale that the first call started
     start(&other, &json!({"stock": 5}), &[("if-match", "*")]).await.problem(400, "bad-body");
     let unnamed = json!({"stock": 5});
     start(&other, &unnamed, &[("idempotency-key", "a b")]).await.problem(400, "bad-sale-id");
@@ -116,7 +116,7 @@ async fn a_lost_answer_is_found_again() {
     let ordered = shop.order("a").await;
     assert!(proxy.has_lost());
     assert_eq!(shop.stock().await["stock"], 4);
-    // nor is an order new that was answered before, here or elsewhere
+    // an order that was answered before, here or elsewhere, is not new either
     other.order("b").await.json(200);
     for (id, reads) in [("a", 0), ("b", 1)] {
         proxy.lose_after(Direction::ToClient, reads);
@@ -177,7 +177,7 @@ async fn a_unit_is_held_confirmed_and_given_back() {
     let text = shop.call_with("POST /stock/reduce", &[("accept", "text/plain")], "").await;
     assert_eq!((text.status.as_u16(), &*text.text), (409, "8080 reduce stock held, try again\n"));
     waits.insert(retry_after(&text));
-    // an instance that does not count wrote last: a refused order has a batch count
+    // as after a write by an instance that does not count held units: a refused order makes a batch count them
     let mut raw = shop.raw().await;
     raw.run_with::<()>("HDEL buyers", "\theld").await;
     order("c", "").await.problem(409, "all-held");

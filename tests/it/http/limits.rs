@@ -107,8 +107,8 @@ async fn the_lock_is_shown_from_its_watch() {
     assert_eq!(of_an_item["name"], format!("{}:tea", shop.lock_name), "a lock of its own");
 }
 
-/// Goal: each address has its own limit, on orders alone, and who is refused learns when there is room. Where the gateway names the user, each user has one, and
-/// confirmations count as well.
+/// Goal: each address has its own limit, on orders alone, and a refused client learns when there is room. Where the
+/// gateway names the user, each user has one, and confirmations count as well.
 #[tokio::test]
 async fn orders_of_one_client_are_limited() {
     let rate_limit = Some(Rate { count: 2, per: Duration::from_hours(1) });

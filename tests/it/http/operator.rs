@@ -103,7 +103,7 @@ async fn a_sale_is_run_from_a_shell() {
     sale("resume --sale tea-1:1", 1, &["refuses: 412"]).await;
     let resumed = "resume --sale tea-1:2";
     let said = sale(resumed, 0, &["Done: paused false", "version 3: running"]).await;
-    // only what was not given, as a flag can be given once
+    // it names only the flags that were not given: a flag can be given once
     let key = said.lines().find_map(|line| line.strip_prefix("To repeat this very call, add "));
     sale(&format!("{resumed} {}", key.unwrap()), 0, &["Done before, at ", "version 3"]).await;
     sale("change --add -15", 1, &["refuses: 409"]).await;

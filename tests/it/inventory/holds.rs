@@ -143,7 +143,7 @@ async fn held_is_not_sold() {
             }
         }
         assert_eq!(inventory.stock(&ITEM).await.unwrap(), stock, "nothing was written");
-        // the state that an instance leaves that does not count
+        // the state after a write by an instance that does not count held units
         raw.run_with::<()>("HDEL buyers", COUNT).await;
         let counted = inventory.stock(&ITEM).await.unwrap().units.held;
         assert_eq!(counted, Some(0).filter(|_| held == 0));

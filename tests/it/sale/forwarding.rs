@@ -24,7 +24,7 @@ use crate::support::store::order;
 struct Instance {
     name: &'static str,
     shop: Shop,
-    /// What others reach its door through.
+    /// The proxy through which others reach its door.
     proxy: Proxy,
     stop: CancellationToken,
 }

@@ -40,7 +40,7 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    /// The client, made when the first request needs it, and when its connection was made. With a user, making it takes an answer
+    /// The client, made for the first request, and the time at which its connection was made. With a user, this takes an answer
     /// of the member.
     client: Mutex<Option<(Client, Instant)>>,
     /// When the client last authenticated. etcd makes authentication slow on purpose.
@@ -369,7 +369,7 @@ mod tests {
     }
 
     /// Goal: requests that wait for a place at a member that has fallen silent go to the next member with
-    /// those that it left without an answer; they end, too, where it is the only one.
+    /// those that it left without an answer. If it is the only member, they fail.
     #[tokio::test(start_paused = true)]
     async fn no_request_waits_for_a_place_at_a_silent_member() {
         for (count, most_sent) in [(2, 3 * MOST_UNDER_WAY), (1, MOST_UNDER_WAY)] {

@@ -72,9 +72,8 @@ impl fmt::Debug for EtcdUser {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EtcdOptions {
-    /// The members' client URLs, such as `http://127.0.0.1:2379`, or all of them with `https`, and nothing more: a URL with
-    /// a user, a path or a query is refused. With
-    /// several, a request that one does not answer goes to the next.
+    /// The members' client URLs, such as `http://127.0.0.1:2379`, either all or none with `https`. A URL with
+    /// a user, a path or a query is refused. If there are several, a request that one does not answer goes to the next.
     pub endpoints: Vec<String>,
     /// The user, if etcd asks for one.
     pub user: Option<EtcdUser>,

@@ -12,7 +12,7 @@ use crate::{HolderWatch, ObservedClaim};
 /// How often a queue in use is read again, in case its watcher has fallen silent.
 const REREAD_EVERY: Duration = Duration::from_secs(1);
 
-/// How much later, for each claim in the queue.
+/// The addition to that time for each claim in the queue.
 const REREAD_LATER: Duration = Duration::from_millis(1);
 
 /// A queue as its watcher has shown it so far. A snapshot costs no request. It lacks the changes that the watcher has not shown

@@ -39,7 +39,7 @@ impl Backend for Etcd {
 
     async fn open(&self, ttl: Duration) -> Result<Lease, BackendError> {
         if self.options.user.is_none() {
-            // shows whether etcd asks for a user: it grants leases to everybody
+            // this read shows whether etcd demands a user: leases it grants to everybody
             match self.endpoints.get(b"/", &GetOptions::new().with_keys_only()).await {
                 // the user of the client's certificate may have the right to other keys
                 Err(error) if is_refused_with(&error, code::PERMISSION_DENIED) => {}

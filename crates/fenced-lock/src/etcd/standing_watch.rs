@@ -1,4 +1,4 @@
-//! One watch stream for everything that is queued for.
+//! One watch stream for all queues in use.
 //!
 //! etcd serves a new watcher at once only if it starts at revision 0 ("from now") or beyond the store's current revision. It
 //! serves all other new watchers every 100 ms (`mvcc/watchable_store.go`, `watchResyncPeriod`). This slows down recipes that read

@@ -23,7 +23,7 @@
 //! The engine is `flock`, not a database. The kernel ends a process's file locks with the process, at once and whatever ended it.
 //! Rows of `SQLite` would need a lease for that, and so a clock and a limit on pauses. `inotify` wakes waiters when a file
 //! changes; a database must be polled. Only one number for each lock must survive a power failure: one `fdatasync` reserves a
-//! thousand tokens, where `SQLite` would sync every enqueue, grant and release. Last, `flock(1)` is on every machine, so a shell
+//! thousand tokens, where `SQLite` would sync every enqueue, grant and release. Last, Linux has `flock(1)`, so a shell
 //! script can take part, and `std` has the calls, so no C code is built.
 
 mod files;
@@ -72,8 +72,8 @@ impl FileOptions {
 /// # What ends a hold
 ///
 /// The end of the process, of its session or of the session's runtime ends a hold; time does not. A holder that is stopped
-/// (`SIGSTOP`, a debugger, a frozen container) keeps its locks, and a stopped waiter its places in the queues, until it goes on or is killed. This promises the
-/// holder that **no pause can bring a second holder**, so here even a resource that checks no tokens is safe. The others pay for
+/// (`SIGSTOP`, a debugger, a frozen container) keeps its locks, a stopped waiter its places, until it goes on or is killed. So
+/// **no pause can bring a second holder**, and here even a resource that checks no tokens is safe. The others pay for
 /// it: they wait where the end of a lease would have let them in. A process that forks without `exec` shares its locks with the
 /// child; they end when both have ended.
 ///

@@ -285,7 +285,7 @@ impl Advisory {
         }
     }
 
-    /// Waits for the lock on this connection, if `is_release` after releasing it. Reports through `waits` when the claim waits:
+    /// Waits for the lock on this connection; if `is_release`, first releases it. Reports through `waits` when the claim waits:
     /// the server has then accepted a request that takes nothing but needs the same rights.
     async fn wait(
         self: Arc<Self>,

@@ -71,7 +71,7 @@ async fn what_a_guard_tells() {
     timeout(SECOND, guard.contended()).await.unwrap();
 }
 
-/// Goal: the longest hold ends a tenth of its length late, and its claim is released once, also if that is under way.
+/// Goal: a hold that reaches its limit is released a tenth of the limit later, and once, even if an unlock is under way.
 #[tokio::test(start_paused = true)]
 async fn the_longest_hold_is_released_once() {
     let (backend, options) = (FaultyBackend::new(), SessionOptions::new(TTL).hold_for(SECOND));
@@ -192,8 +192,8 @@ async fn a_grant_after_the_loss_is_none() {
     }
 }
 
-/// Goal: a holder is told that its hold is over, or its lease, before another one is granted; it can neither hand the lock over
-/// then nor give it back as if it had had it to the end.
+/// Goal: a holder learns that its hold or its lease is over before another claim is granted; a hand-over or an unlock then
+/// reports the loss.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_over_is_told_before_it_is_released() {
     for longest in [Some(SECOND), None] {
@@ -211,7 +211,7 @@ async fn a_hold_that_is_over_is_told_before_it_is_released() {
     }
 }
 
-/// Goal: a hand-over that comes as the session closes leaves no claim behind until other claims are withdrawn.
+/// Goal: a hand-over while the session closes leaves no claim behind, even while other claims are not yet withdrawn.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_while_closing_leaves_no_claim() {
     let (backend, session, mutex, guard) = held().await;

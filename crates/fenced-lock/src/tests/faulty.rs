@@ -101,7 +101,7 @@ impl Faults {
     }
 }
 
-/// A service, in memory if it is not said, with faults.
+/// A service with faults; by default a service in memory.
 pub(crate) struct FaultyBackend<B: ?Sized = MemoryBackend> {
     pub(crate) service: Arc<B>,
     pub(crate) open: Faults,

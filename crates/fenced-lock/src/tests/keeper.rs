@@ -101,8 +101,8 @@ async fn a_keeper_tries_for_a_ttl() {
     assert!(asked < 30, "{asked} requests");
 }
 
-/// Goal: the work under a lock counts as done if the lock was held to its end, though the release is refused, or the service falls
-/// silent and the session ends. It does not if the lease turns out to be gone. A guard that the work
+/// Goal: work under a lock counts as done if the lock was held until the work ended, even if the release is refused or the
+/// service falls silent and the session ends. It does not if the lease turns out to be gone. A guard that the work
 /// keeps, keeps the lock.
 #[tokio::test(start_paused = true)]
 async fn work_is_done_though_the_release_is_refused() {

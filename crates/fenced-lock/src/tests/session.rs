@@ -231,7 +231,7 @@ async fn a_second_close_tells_the_same() {
     assert_eq!(backend.close.count(), asked);
 }
 
-/// Goal: the lease of a lost session is given back, a margin after the loss, with patience, and not for ever; it waits for no claim
+/// Goal: the lease of a lost session is closed a margin after the loss, with retries that end; the close waits for no claim
 /// of the session.
 #[tokio::test(start_paused = true)]
 async fn closing_after_a_loss_is_bounded() {

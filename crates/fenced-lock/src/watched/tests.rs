@@ -150,7 +150,7 @@ fn a_map_shrinks() {
 fn early_events_are_bounded() {
     let mut queue = WatchedQueue::default();
     for change in 1..=100_000 {
-        // not as many as fit
+        // three at a time, which do not divide the bound
         queue.apply([put("9-1", change), put("9-2", change), put("9-3", change)].into());
         assert!(queue.early.as_ref().is_some_and(|early| early.len() <= MAX_EARLY));
     }

@@ -57,7 +57,7 @@ async fn etcdctl_takes_its_turns() {
 }
 
 /// Goal: a claim of `etcdctl`, which has no value, asks for a turn, and so does one of an earlier version of this library. A
-/// mark that turns is followed both ways, by the watch and, after it broke, by the list.
+/// mark that changes, in either direction, is noticed: by the watch, and after a break by the list.
 #[tokio::test]
 async fn the_marks_of_claims_are_followed() {
     let shared = EtcdLab::shared().await;

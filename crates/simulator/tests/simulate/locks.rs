@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// Whether the holder is told again though nothing is new: not by these requests.
+/// For requests that send the holder no message if nothing is new.
 fn never(_before: usize, _after: usize) -> bool {
     false
 }

@@ -153,7 +153,7 @@ async fn kill_holder(scene: &mut Scene) -> Result<()> {
     scene.start_again(index).await
 }
 
-/// Kills the holder when it has sent a batch. At once also kills Redis, which comes back when holds have ended, and cuts all
+/// Kills the holder when it has sent a batch. Then also kills Redis, which comes back within about two seconds, and cuts all
 /// clients' connections.
 async fn kill_together(scene: &mut Scene) -> Result<()> {
     let index = scene.pick();

@@ -152,7 +152,7 @@ pub(crate) async fn a_handle_that_nobody_polls_delays_nobody<T: GrantToken>(
     others_go_on(&format!("{polled:?}"), &session, &name).await;
 }
 
-/// Goal: a look at a service over a broken connection, once nobody polls it any more, keeps nobody from making a new one.
+/// Goal: a read over a broken connection that nobody polls any more keeps no other request from making a new connection.
 pub(crate) async fn a_look_at_a_broken_connection_delays_nobody<T: GrantToken>(
     lab: &impl FoundLab<Token = T>,
 ) {

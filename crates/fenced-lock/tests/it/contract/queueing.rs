@@ -105,7 +105,7 @@ pub(crate) async fn contention_is_known_to_the_holder(lab: &impl Lab) {
     eventually("alone again", async || !guard.is_contended()).await;
 }
 
-/// Goal: a claim that stands by is no contention until it is told to ask for a turn, which moves it from its place in no way;
+/// Goal: a claim that stands by is no contention until it is told to ask for a turn, and then keeps its place;
 /// it takes over at once when the holder is gone, and stands by again once it has handed over. Who watches the holder is told of
 /// each, with its note. Where a standby is not promised, it asks as any other claim.
 pub(crate) async fn a_standby_asks_for_no_turn(lab: &impl Lab<Token = Token>) {
