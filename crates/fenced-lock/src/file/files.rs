@@ -250,7 +250,9 @@ impl Files {
     /// Forgets a claim whose file is gone. Tells its holder first, then gives up its lock, which tells the others.
     fn forget(&self, stem: &str, own: &mut OwnClaim) {
         self.waiters.note(&own.claim, ClaimStatus::Gone);
-        if let Ok(lock) = own.lock.take().map_or_else(|| self.open_lock(stem), Ok) {
+        // makes no file: the directory may be on its way out
+        let theirs = || File::options().write(true).open(self.lock_path(stem));
+        if let Ok(lock) = own.lock.take().map_or_else(theirs, Ok) {
             // unlock explicitly: a child that is being started may share the descriptor for a moment
             drop(lock.unlock());
         }
@@ -511,7 +513,7 @@ impl Files {
         File::options().read(true).write(true).create(true).truncate(false).open(path)
     }
 
-    /// The meaning of a failed operation. Only after `Transient` may it have had an effect: another process was faster, so that a
+    /// The meaning of a failed operation. Only `Transient` leaves open whether it had an effect: another process was faster, so a
     /// repetition may succeed at once, or a claim could not be withdrawn.
     pub(super) fn failure(&self, error: io::Error) -> BackendError {
         let kind = match error.kind() {

@@ -385,6 +385,21 @@ mod tests {
         assert_eq!(*ticket.status.borrow(), ClaimStatus::Gone, "whatever gives it up");
     }
 
+    /// Goal: a waiter that leaves makes no file, which would stay in a directory that somebody removes at that moment.
+    #[test]
+    fn a_waiter_that_leaves_makes_no_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut files = Files::new(directory.path().to_owned(), None);
+        let lease = files.open(1, Duration::from_secs(1), is_open()).expect("a session");
+        for number in [1, 2] {
+            files.put(&Claim::new("a", lease.id, number), false).expect("a place in the queue");
+        }
+        let lock = directory.path().join("a.lock");
+        std::fs::remove_file(&lock).expect("the lock's file");
+        files.close(1).expect("the end of the session");
+        assert!(!lock.exists());
+    }
+
     /// Goal: the kernel's messages suffice: a waiter in another process is granted the lock by them alone when the holder
     /// releases, when its process ends, and when a script does. Method: nothing else looks at the queue.
     #[test]
