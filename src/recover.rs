@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::config::{Servers, duration};
 use crate::error_chain::ErrorChain;
-use crate::inventory::{Entry, Inspection, Inventory, Item, Stock};
+use crate::inventory::{Entry, Inspection, Inventory, InventoryError, Item, Stock};
 use crate::sale::{BoxError, lock_name};
 
 /// The exit status of a dry run that found something to do.
@@ -68,7 +68,7 @@ pub async fn run(options: RecoverOptions) -> Result<ExitCode, BoxError> {
     let item = options.item.clone().unwrap_or_default();
     let inventory = options.servers.inventory()?;
     // before the lock is taken: the store may not answer
-    inventory.inspect(&item).await?;
+    inventory.exists(&item).await?;
     let name = lock_name(&options.servers.lock_name, &item);
     let failed = |error: &LockError| format!("cannot take the lock {name}: {}", ErrorChain(error));
     let etcd = EtcdBackend::new(options.servers.etcd_options()?);
@@ -106,7 +106,17 @@ async fn under_lock(
     guard: &Guard,
 ) -> Result<ExitCode, BoxError> {
     let token = guard.token();
-    let inspected = inventory.inspect(item).await?;
+    let inspected = match inventory.inspect(item).await {
+        // a new sale mends the rest, and needs a fence of this cluster
+        Err(InventoryError::Damaged { what }) if options.what == What::Cluster => {
+            print(&format!("item     {item}\nstore    {}\ndamaged  {what}", inventory.address()));
+            let loss = "The fence would become one of this cluster, whatever it is now. Make sure that no instance uses\n\
+                        another cluster. Then start a new sale with PUT /stock, or repair the data.";
+            let result = format!("The fence is {}. The data are still damaged.", of(token));
+            return accept(options, item, inventory, token, [loss, &result]).await;
+        }
+        inspected => inspected?,
+    };
     // if the keys of an item were deleted, only the loss that an instance reported is left
     let has_loss = options.what == What::Store && inspected.rollback_detected.is_some();
     if inspected.stock.is_none() && !has_loss {
@@ -164,6 +174,17 @@ async fn under_lock(
             ),
         ),
     };
+    accept(options, item, inventory, token, [&loss, &result]).await
+}
+
+/// Says what would be given up, and with --yes changes the store.
+async fn accept(
+    options: &RecoverOptions,
+    item: &Item,
+    inventory: &Inventory,
+    token: Token,
+    [loss, result]: [&str; 2],
+) -> Result<ExitCode, BoxError> {
     print(&format!("\n{loss}"));
     if !options.yes {
         print("\nDry run. Rerun with --yes to apply.");

@@ -135,6 +135,24 @@ async fn an_operator_accepts_another_cluster() {
     assert!(text.contains("Nothing to do"), "{text}");
 }
 
+/// Goal: damaged data keep nobody from accepting another cluster: a new sale, which mends them, needs that first.
+#[tokio::test]
+async fn an_operator_accepts_another_cluster_for_damaged_data() {
+    let (redis, before) = Shop::with_own_redis(patient()).await;
+    before.start(5).await;
+    let etcd = PrivateEtcd::start(EtcdOptions::default()).await.unwrap();
+    let shop = Shop::at(etcd.endpoint(), redis.url(), patient());
+    shop.raw().await.run::<()>("SET lucky none").await;
+    let text = recover("store", &shop, &["--yes"], 1).await;
+    assert!(text.contains("lucky is not a whole number"), "{text}");
+    let text = recover("cluster", &shop, &[], 3).await;
+    assert!(text.contains("damaged  lucky is not a whole number"), "{text}");
+    shop.put("default", r#"{"stock":5}"#).await.problem(503, "foreign-fence");
+    recover("cluster", &shop, &["--yes"], 0).await;
+    shop.start(5).await;
+    shop.order("a-1").await.json(200);
+}
+
 /// Goal: a sleeping replica makes the outcome unknown; a retry with the id from that reply gets its answer only when the replica
 /// has the order, also if nothing is left by then, and takes nothing twice.
 #[tokio::test]
