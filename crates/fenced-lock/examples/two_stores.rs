@@ -105,9 +105,11 @@ impl Stores {
                     println!("taken");
                     std::io::stdin().read_line(&mut String::new())?;
                 }
-                println!("PostgreSQL writes: {}", self.write(order).await?);
-                // also after PostgreSQL refused, to show that Redis refuses, too
-                println!("Redis writes: {}", self.redis("finish", order).await?.is_some());
+                let is_written = self.write(order).await?;
+                println!("PostgreSQL writes: {is_written}");
+                // without the row the intent stays, for the next holder: this one may have died before it raised Redis' fence
+                let (step, of) = if is_written { ("finish", order) } else { ("raise", "") };
+                println!("Redis writes: {}", self.redis(step, of).await?.is_some());
             }
         }
         Ok(())

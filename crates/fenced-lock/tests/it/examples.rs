@@ -48,7 +48,8 @@ async fn examples_do_what_they_say() {
 }
 
 /// Goal: when a holder is killed between its writes to two stores, the next holder undoes its work; when it is stopped there and
-/// goes on later, both stores refuse it, though the last holder before that wrote to neither.
+/// goes on later, both stores refuse it, though the last holder before that wrote to neither. Where that one died between the two
+/// fences, its unit is not lost.
 #[tokio::test]
 async fn two_stores_stay_together() {
     let Some(postgres) = super::postgres::fresh_database().await else { return };
@@ -88,6 +89,13 @@ async fn two_stores_stay_together() {
         assert_eq!(within(line, lines.next_line()).await.unwrap().as_deref(), Some(line));
     }
     assert!(within("it ends", stopped.wait()).await.unwrap().success());
+
+    let (mut overtaken, _lines) = between("overtaken").await;
+    let raised = "UPDATE fence SET revision = revision + 1";
+    super::postgres::client(&postgres).await.batch_execute(raised).await.unwrap();
+    overtaken.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+    assert!(within("it ends", overtaken.wait()).await.unwrap().success());
+    assert_eq!(output_of(start(None).await).await, "undo overtaken\n");
 
     let left: (u32, u32) =
         (raw.run("GET {sale}:stock").await, raw.run("SCARD {sale}:intents").await);

@@ -49,7 +49,7 @@ async fn fresh_database_in(encoding: &str) -> Option<String> {
     Some(format!("{server}/{name}"))
 }
 
-async fn client(url: &str) -> Client {
+pub(crate) async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
