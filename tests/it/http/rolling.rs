@@ -104,7 +104,8 @@ async fn buy(doors: Vec<SocketAddr>, sold: Arc<AtomicU64>, is_over: Cancellation
     }
 }
 
-/// Starts nginx with the shipped configuration in front of these instances, if it is installed.
+/// Starts nginx with the shipped configuration in front of these instances, if it is installed. Behind the default server of a
+/// distribution it serves the shop's name alone.
 async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketAddr)> {
     let program = find_program("FLASH_SALE_NGINX", &["nginx"]).or_else(|| {
         // Debian keeps it off a user's path
@@ -121,6 +122,7 @@ async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketA
         ("server 10.0.0.2:8080 ", format!("server {} ", instances[1])),
         ("listen 80;", format!("listen {address};")),
         ("keepalive_timeout 5s", "keepalive_timeout 1s".to_owned()),
+        ("server_name shop.example;", "server_name test;".to_owned()),
     ] {
         assert!(sale.contains(shipped), "{shipped}");
         sale = sale.replace(shipped, &used);
@@ -130,7 +132,7 @@ async fn nginx(dir: &Path, instances: [SocketAddr; 2]) -> Option<(Child, SocketA
         .concat();
     let all = format!(
         "daemon off; master_process off; pid nginx.pid; error_log error.log; events {{}}\n\
-         http {{ access_log off;\n{temporary}{sale} }}"
+         http {{ access_log off;\n{temporary}server {{ listen {address} default_server; return 418; }}\n{sale} }}"
     );
     std::fs::write(dir.join("nginx.conf"), all).unwrap();
     let child = Command::new(program)
@@ -156,7 +158,7 @@ async fn a_restart_behind_nginx_fails_no_request() {
         assert_eq!(outside.get(path).await.status, 404, "{path}");
     }
     // a browser asks before a page of another origin may order
-    let preflight = "OPTIONS /stock/reduce HTTP/1.1\r\nHost: x\r\nOrigin: https://shop.example\r\n\
+    let preflight = "OPTIONS /stock/reduce HTTP/1.1\r\nHost: test\r\nOrigin: https://shop.example\r\n\
                      Access-Control-Request-Method: POST\r\n\r\n";
     outside.send(preflight).await;
     let told = outside.answer().await;
@@ -164,7 +166,7 @@ async fn a_restart_behind_nginx_fails_no_request() {
     assert!(told.status == 200 && allowed.contains("idempotency-key"), "{told:?}");
     // it passes this path on, but no token
     let confirm =
-        "POST /orders/./confirm HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\n\r\n";
+        "POST /orders/./confirm HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer s3cret\r\n\r\n";
     outside.send(confirm).await;
     outside.answer().await.assert_problem(401, "token-required");
     every_id_passes(&mut outside, sale.addresses()[0]).await;
@@ -174,7 +176,8 @@ async fn a_restart_behind_nginx_fails_no_request() {
 /// Goal: an order of any id can be read, cancelled and confirmed: also with `/` (nginx/nginx#501), and with `.` and `..`, which
 /// paths lose. nginx lets no confirmation through.
 async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
-    let start = "PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\nIf-Match: *\r\n";
+    let start =
+        "PUT /stock HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer s3cret\r\nIf-Match: *\r\n";
     let body = r#"{"stock":1000000,"sale":"ids","hold_seconds":600}"#;
     let mut inside = Connection::open(instance).await;
     inside.send(format!("{start}Content-Length: {}\r\n\r\n{body}", body.len())).await;
@@ -183,7 +186,7 @@ async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
     for id in ids {
         let key = serde_json::to_string(&id).unwrap();
         let order =
-            format!("POST /stock/reduce HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n\r\n");
+            format!("POST /stock/reduce HTTP/1.1\r\nHost: test\r\nIdempotency-Key: {key}\r\n\r\n");
         outside.send(order).await;
         assert_eq!(outside.answer().await.status, 200, "{id}");
         let sent = id.bytes().fold(String::new(), |sent, byte| format!("{sent}%{byte:02X}"));
@@ -192,7 +195,7 @@ async fn every_id_passes(outside: &mut Connection, instance: SocketAddr) {
         assert_eq!((read.status, entry["order"].as_str()), (200, Some(&*id)), "{read:?}");
         let post = |path| {
             let token = "Authorization: Bearer s3cret";
-            format!("POST {path}?order={sent} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n")
+            format!("POST {path}?order={sent} HTTP/1.1\r\nHost: test\r\n{token}\r\n\r\n")
         };
         outside.send(post("/order/confirm")).await;
         let closed = outside.answer().await;
@@ -216,7 +219,7 @@ async fn nginx_names_the_client() {
     let Some((_nginx, address)) = nginx(dir.path(), [server.address; 2]).await else { return };
     let mut client = Connection::open(address).await;
     let claims = "X-Forwarded-For: 203.0.113.7\r\nAuthorization: Bearer s3cret";
-    client.send(format!("GET /stock HTTP/1.1\r\nHost: x\r\n{claims}\r\n\r\n")).await;
+    client.send(format!("GET /stock HTTP/1.1\r\nHost: test\r\n{claims}\r\n\r\n")).await;
     assert_eq!(client.answer().await.body, r#"[Some("127.0.0.1"), None]"#);
 }
 
