@@ -91,7 +91,8 @@ def copy(db, sale, wait="0s"):
     with db.transaction() as t:
         for id in [kept["id"] for kept in sales.body["kept"]] + [running] * bool(running):
             t.execute("INSERT OR IGNORE INTO cursor(sale, after) VALUES (?, '0')", (id,))
-        t.execute("UPDATE cursor SET is_over = 1 WHERE sale IS NOT ?", (running,))
+        # a sale runs on where the one that replaced it was lost
+        t.execute("UPDATE cursor SET is_over = sale IS NOT ?, is_copied = is_copied AND sale IS NOT ?", (running, running))
     at = db.one("SELECT * FROM cursor WHERE NOT is_copied ORDER BY rowid LIMIT 1")
     if at is None:
         return False

@@ -64,8 +64,9 @@ class Shop(ledger.Database):
             self.all("UPDATE orders SET doubts = doubts + 1 WHERE id = ?", id)
             answer, is_doubtful = self.sale.call("POST", "/stock/reduce", key=id, user=order["user"])
             wait = answer.retry_after or wait
-            # anything else is asked again: with Retry-After, without an answer, and while the token is refused
-            is_final = answer.type and 400 <= answer.status < 500 and answer.status not in (401, 403, 408) and not answer.retry_after
+            # anything else is asked again: with Retry-After, without an answer, while the token is refused, and before all instances
+            # know a new sale
+            is_final = answer.type and 400 <= answer.status < 500 and answer.status not in (401, 403, 404, 408) and not answer.retry_after
             with self.transaction() as t:
                 doubts = t.execute("UPDATE orders SET doubts = doubts - ? WHERE id = ? RETURNING doubts", (not is_doubtful, id)).fetchone()[0]
                 if answer.status == 200 and "hold_until" in answer.body:

@@ -342,6 +342,11 @@ async fn it_copies_each_entry_once() {
         example.rows("shop.db", "SELECT position, event, order_id, quantity FROM ledger").await;
     assert_eq!(rows[1], json!([2, "changed", null, null]));
     assert_eq!(rows.len(), 10, "{rows:?}");
+    // a sale that replaced it was lost, and it runs on
+    example.rows("shop.db", "DELETE FROM ledger WHERE sale = 'a' AND position = 5").await;
+    let replaced = "UPDATE cursor SET after = 'a:4', is_over = 1, is_copied = 1 WHERE sale = 'a'";
+    example.rows("shop.db", replaced).await;
+    assert!(copy(&url).await);
 }
 
 /// The path of a call, and the way to answer it.
@@ -372,8 +377,9 @@ async fn it_remembers_doubtful_attempts() {
     let (url, port) = (format!("http://{}", sale.address), port.to_string());
     let args = ["--sale", &url, "--port", &port, "--provider", "http://127.0.0.1:1"];
     // without answers the shop is killed
-    let cases: [(&str, Answers, &str); 5] = [
+    let cases: [(&str, Answers, &str); 6] = [
         ("not-done", &[(0, 503)], "[]"),
+        ("not-known-there-yet", &[(0, 404)], "[]"),
         ("in-doubt", &[(0, 504)], r#"[["cancel"]]"#),
         ("in-doubt-first", &[(0, 504), (1, 503)], r#"[["cancel"]]"#),
         ("in-doubt-last", &[(1, 504), (0, 503)], r#"[["cancel"]]"#),
