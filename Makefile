@@ -39,9 +39,6 @@ demo: setup ## start everything on this machine, sell out under load, print the 
 # Tools that one target each needs.
 TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
-# The tests that need a browser; left out where .ci/setup can install none, unless CI is set.
-PAGE_TESTS := accessibility looks outages selling stage
-
 # Many tests wait, for TTLs or for servers, so one more of them runs at a time than there are cores. More would be late.
 TEST_THREADS := $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
 TEST := $(CARGO) test --no-fail-fast
@@ -89,7 +86,7 @@ test-lock:
 	@$(TEST) $(ALL) --doc
 
 test-demo:
-	@[ -n "$$CI" ] || command -v chromedriver >/dev/null || left_out="$(PAGE_TESTS:%=--skip page::%)"; \
+	@[ -n "$$CI" ] || command -v chromedriver >/dev/null || left_out="--skip page::"; \
 	  $(TEST) $(ALL) --test demo -- $$left_out
 
 test-rest:
