@@ -30,6 +30,12 @@ export function sentence(text) {
 export const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 
+/** A time of day, with the date if that is not today's. */
+export function when(at) {
+  const date = new Date(at);
+  return (date.toDateString() === new Date().toDateString() ? clock : day).format(date);
+}
+
 /** A moment in local time, and in UTC. */
 export function moments(at) {
   const date = new Date(at);

@@ -1,7 +1,7 @@
 // The page of one item's sale, for operators. What it shows comes from `GET /stock`, `/orders`, `/metrics`, `/readyz` and `/lock`.
 
 import { byId, list, say, setData } from "../page/dom.js";
-import { clock, count, counted, duration, moments, sentence } from "../page/format.js";
+import { count, counted, duration, moments, sentence, when } from "../page/format.js";
 
 /** A change may take longer: the instance waits for the lock, and then for the store. */
 const [POLL_MS, READ_MS, CHANGE_MS] = [2000, 5000, 15_000];
@@ -113,17 +113,17 @@ async function lookAtSale() {
   if (name) page = await read("orders", { ...query, after: `${name}:${Math.max(0, stock.entries - ENTRIES)}` });
   if (page.status !== 200) return rows("entries", []), say({ "entries-none": reason(page) });
   const said = ({ change = {}, note }) => [...Object.entries(change).map(([field, value]) => `${field}: ${valueOf(field, value)}`), note ?? []].flat().join("; ");
-  rows("entries", page.body.orders.slice(-ENTRIES).reverse().map((entry) => [entry.time ? clock.format(new Date(entry.time)) : "–",
+  rows("entries", page.body.orders.slice(-ENTRIES).reverse().map((entry) => [entry.time ? when(entry.time) : "–",
     entry.event, count(entry.quantity), entry.user ?? "–", entry.order ?? said(entry), count(entry.remaining)]));
   say({ "entries-none": page.body.orders.length > 0 ? "" : "None yet." });
 }
 
 function showSale(failure) {
   const { state, id: saleId } = stock ?? {};
-  const [name, text, tone] = failure ? ["Not known now:", `${failure}${readAt ? ` The figures are those of ${clock.format(readAt)}.` : ""}`, "bad"]
+  const [name, text, tone] = failure ? ["Not known now:", `${failure}${readAt ? ` The figures are those of ${when(readAt)}.` : ""}`, "bad"]
     : stock ? STATES[state] ?? [state, ""] : ["No sale.", `No sale ${named()} was started.`];
   setData(byId("state"), "tone", tone);
-  say({ "state-name": name, "state-text": stock && !saleId ? `${text} It was set up without an id, so it cannot be changed, only replaced.` : text, "read-at": readAt ? `as of ${clock.format(readAt)}` : "", initial: count(stock?.initial),
+  say({ "state-name": name, "state-text": stock && !saleId ? `${text} It was set up without an id, so it cannot be changed, only replaced.` : text, "read-at": readAt ? `as of ${when(readAt)}` : "", initial: count(stock?.initial),
     "sale-title": stock ? `Sale ${stock.id ?? "without an id"} ${named()}` : `The sale ${named()}` });
   const shown = { sale: stock, change: saleId, pause: saleId && !["paused", "ended"].includes(state), resume: saleId && state === "paused", end: saleId && state !== "ended" };
   for (const [id, isShown] of Object.entries(shown)) byId(id).hidden = !isShown;
@@ -135,7 +135,7 @@ function showSale(failure) {
     byId(`bar-${part}`).style.flexGrow = Math.max(0, Number.isNaN(value) ? (part === "held" ? 0 : lucky) : value);
   }
   rows("times", [["set up", sale ? sale / 1000 : null, "–"], ["starts", starts, "at once"], ["ends", ends, "never"]]
-    .map(([when, at, none]) => [when, ...(at ? moments(at) : [none, ""])]));
+    .map(([name, at, none]) => [name, ...(at ? moments(at) : [none, ""])]));
   const sum = stock.balanced ? `✓ ${count(initial)}` : `✕ ${count(stock.stock + lucky)}, not ${count(initial)}: units were lost or sold twice`;
   rows("terms", [["left, held and sold", sum], ["orders with a hold", count(stock.held)], ["changes so far", count(stock.version ?? 0)],
     ...Object.entries({ per_order: "units an order", per_user: "units a user", hold_seconds: "seconds of a hold" }).map(([field, name]) => [name, count(stock[field] ?? NaN)])]);

@@ -7,7 +7,11 @@ const SHEETS = ["style/base.css", "style/stage.css"];
 /** Longer links are cut by what passes them on. */
 const LONGEST_LINK = 32_000;
 
-const read = async (path) => (await fetch(path)).text();
+async function read(path) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.text();
+}
 
 /** One page with these recordings, the first of them first. */
 export async function asPage(recordings) {

@@ -1,6 +1,6 @@
 // The stage: replays a recorded sale, asks for a guess before, and has the demo run the sale of a chapter.
 
-import { call, isRunning } from "../page/api.js";
+import { NO_ANSWER, call, isRunning } from "../page/api.js";
 import { byId, children, list, say, setCell, setData, setText } from "../page/dom.js";
 import { count, duration, sentence } from "../page/format.js";
 import { looks } from "../page/instances.js";
@@ -499,7 +499,9 @@ export class Stage {
   }
 
   async #save() {
-    download("flash-sale-replay.html", await asPage(this.#recordings()));
+    const page = await asPage(this.#recordings()).catch(() => null);
+    if (page) download("flash-sale-replay.html", page);
+    say({ "stage-error": page ? "" : NO_ANSWER });
   }
 
   async #copy() {

@@ -219,4 +219,9 @@ async fn the_ledger_is_shown_after_a_recovery() {
     page.click("#token-form button").await;
     page.until_reads("#left", "74").await;
     page.until_reads("#entries", "reserved").await;
+    // an entry of another day has its date
+    let words = "return import('/static/page/format.js')
+        .then(({ when }) => [0, 864e5].map((ago) => when(Date.now() - ago).length))";
+    let lengths = page.run(words).await;
+    assert!(lengths[0] == 8 && lengths[1].as_u64() > Some(16), "{lengths}");
 }

@@ -34,6 +34,16 @@ async fn the_instance_goes_away_and_comes_back() {
     page.click("#chapter-shared").await;
     page.click("#skip").await;
     page.until_reads("#stage-error", "No instance of this sale answers").await;
+    // a page that cannot be saved says so
+    page.run(
+        "const real = fetch; window.fetch = async () => {
+        window.fetch = real;
+        return new Response('', { status: 500 });
+    }",
+    )
+    .await;
+    page.run("document.querySelector('#save').click()").await;
+    page.until_reads("#stage-error", "The instance does not answer").await;
     // alerts do not cover the focused element, not even at the end of the page
     for width in [390, 1440] {
         page.become_device(Device { width, ..DESKTOP }).await;
