@@ -1,6 +1,7 @@
 # The programs, built here and run on Debian by an unprivileged user.
 #   docker build .                the service alone
 #   docker build --target demo .  the service with the page's controls, and the load test, for docker-compose.yml
+# With --build-arg GIT_COMMIT=$(git rev-parse --short HEAD), /version names the commit.
 FROM rust:1.95-slim-bookworm AS source
 RUN apt-get update \
     && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
@@ -9,9 +10,12 @@ WORKDIR /build
 COPY . .
 
 FROM source AS build-demo
+ARG GIT_COMMIT
 RUN cargo build --release --locked --package demo --package flash-sale --package loadtest
 
 FROM debian:bookworm-slim AS runtime
+# for etcd and Redis whose certificates a public authority signed
+COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 # a number, so that an orchestrator can see that it is not root
 USER 65532:65532
 # inside a container no client reaches the loopback address
@@ -26,6 +30,7 @@ ENTRYPOINT ["demo"]
 CMD ["serve"]
 
 FROM source AS build-service
+ARG GIT_COMMIT
 RUN cargo build --release --locked --package flash-sale
 
 FROM runtime AS service
