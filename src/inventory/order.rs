@@ -163,7 +163,7 @@ pub(super) fn own_writer(instance: &str) -> String {
 /// The writer of an entry, in the form in which the entry has it: the instance that the order came to; behind a `#`, the number
 /// of the buyer's request in eight hexadecimal digits; behind an `@`, the holder of the lock, if it is another instance.
 ///
-/// A field of its own would be damage to the last version, which checks the number of fields. That version shows this
+/// A field of its own would be damage to the previous version, which checks the number of fields. That version shows this
 /// text as the instance, and does nothing else with it.
 fn writer_record(instance: &str, request: Option<u32>, holder: Option<&str>) -> String {
     let visible = |letter: char| if letter.is_control() { '?' } else { letter };
@@ -707,7 +707,7 @@ mod tests {
     use super::*;
 
     /// Goal: the writer of an entry is read as it was written, whatever the names are. Without a holder its text has
-    /// the form that the last version writes.
+    /// the form that the previous version writes.
     #[test]
     fn a_writer_survives_its_text() {
         for (instance, request, holder, record) in [
@@ -808,7 +808,7 @@ mod tests {
                 assert_eq!(Entry::parse(&field, &accepted.entry()), Some(Entry::Order(accepted)));
             }
         }
-        // the last version reads this as sold out, by the word and the only number
+        // the previous version reads this as sold out, by the word and the only number
         let held = Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 };
         let answer = held.answer(&order);
         let (word, rest) = answer.split_once('\t').expect("a word");

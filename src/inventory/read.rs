@@ -88,7 +88,7 @@ pub struct Available {
 /// The units that are held.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// How many. `None` until the next batch counts the orders that an instance of the last version accepted.
+    /// How many. `None` until the next batch counts the orders that an instance of the previous version accepted.
     pub units: Option<i64>,
     /// The time until the first hold ends, by Redis' clock.
     pub ends_in: Duration,

@@ -28,13 +28,13 @@ local operation, token = ARGV[5], ARGV[6]
 -- The most holds that one batch ends.
 local MOST_DUE = 500
 
--- The most entries of the ledger that one batch counts, after an instance of the last version wrote them.
+-- The most entries of the ledger that one batch counts, after an instance of the previous version wrote them.
 local MOST_COUNTED = 1000
 
 -- The most units of a sale.
 local MOST_UNITS = 1000000000000
 
--- The start that the terms of a paused sale have, for the last version.
+-- The start that the terms of a paused sale have, for the previous version.
 local PAUSED, PAUSED_TEXT = 7258032000000000, '2199-12-31T00:00:00Z'
 
 -- The most replaced sales that are kept, and the most deleted sales that are remembered: a remembered sale does not start again.
@@ -129,7 +129,7 @@ if operation == 'forget' then
   for i = 1, #deleted - MOST_DELETED + 1 do
     redis.call('HDEL', SALES, string.match(deleted[i], '[^ ]*$'))
   end
-  -- the last version reads `began` and `ended` of every entry, and shows deleted sales too
+  -- the previous version reads `began` and `ended` of every entry, and shows deleted sales too
   local sale = parsed(kept) or {}
   redis.call('HSET', SALES, ARGV[7], string.format(
     '{"id":%s,"began":%s,"ended":%s,"deleted":%s}', cjson.encode(ARGV[7]), decimal(tonumber(sale.began) or 0),
@@ -281,7 +281,7 @@ end
 if operation == 'probe' then return done({stock, lucky, open_holds}) end
 
 -- The units that are held before this batch, and the length of the ledger at which they are counted. This batch counts
--- entries of the last version, up to MOST_COUNTED.
+-- entries of the previous version, up to MOST_COUNTED.
 local held_before, counted_to = 0, position
 if hold and open_holds > 0 then
   local units_then, length_then = string.match(count_then, COUNT)
@@ -395,7 +395,7 @@ local function answer_known(key, word, user, writer, record, final)
   if word == 'return' then
     if came_back then return 'unchanged\t' .. came_back end
     if over then return over end
-    -- without terms, the entry would look like damage to the last version
+    -- without terms, the entry would look like damage to the previous version
     if is_held or not terms_text then return is_held and 'not-confirmed' or 'final' end
     return 'changed\t' .. change('returned', key, tonumber(quantity), user, writer)
   end
@@ -411,7 +411,7 @@ local function unless_more_are_due(answer)
 end
 
 -- The answer to an order for more units than are left. Held units may come back: behind the units left, the answer then
--- has the time until the first hold ends, and how long holds last. The last version ignores both: they are no numbers.
+-- has the time until the first hold ends, and how long holds last. The previous version ignores both: they are no numbers.
 local held_details
 local function too_few(number)
   local answer = 'sold-out\t' .. decimal(stock)
@@ -453,7 +453,7 @@ if operation == 'change' then
     local add = asked.add or 0
     local units = (tonumber(initial) or stock + lucky + sold) + add
     if not is_one_of(ARGV[11]) then return not_changed('sale-mismatch') end
-    -- Without terms, the entry would look like damage to the last version. A sale that began without a limit for users
+    -- Without terms, the entry would look like damage to the previous version. A sale that began without a limit for users
     -- did not count their units, and one that began without holds has no held units.
     if not terms_text or asked.per_user and not per_user or asked.hold_seconds and not hold
       or asked.starts_at and not (terms.opens and now() < terms.opens) then

@@ -25,7 +25,7 @@
 --         fourth, under "\n" and its key. A change of the sale has the same form: changed, with the units added as the
 --         quantity, and in place of the key the call in JSON; it is under "\n\t" and the key of the call. Terms then have
 --         the version (the number of changes) and the terms of the start. While the sale is paused, they also have its own
---         start, and their usual start is so late that to the last version the sale has not started.
+--         start, and their usual start is so late that to the previous version the sale has not started.
 -- Writer: the instance; behind a # the number of the buyer's request, if it has one; behind an @ the instance that held
 --         the lock, if it is another one.
 -- Errors: a refusal is an error with a code: STALE and FOREIGN with the fence, UNKNOWNITEM, DAMAGED, ROLLEDBACK; and about
@@ -274,7 +274,7 @@ local function ledger_of(id)
   return how == 'accepted' and id .. '~' .. decimal(at) or id
 end
 
--- The field of `buyers` with the count of the held units. The last version reads only the fields of users. It adds
+-- The field of `buyers` with the count of the held units. The previous version reads only the fields of users. It adds
 -- entries to the ledger without counting, and the count then is of a shorter ledger.
 local HELD = '\theld'
 local COUNT = '^(%d+) (%d+)$'

@@ -44,7 +44,7 @@ pub struct Stock {
     pub sale: Option<u64>,
 }
 
-/// Units of accepted orders. `None` until the next batch counts the orders that an instance of the last version accepted.
+/// Units of accepted orders. `None` until the next batch counts the orders that an instance of the previous version accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Units {
     /// Held.

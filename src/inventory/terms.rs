@@ -429,7 +429,7 @@ pub(super) struct StoredTerms {
     pub(super) version: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) paused: bool,
-    /// The start of a paused sale. `opens` then is in the year 2199, for the last version.
+    /// The start of a paused sale. `opens` then is in the year 2199, for the previous version.
     #[serde(skip_serializing_if = "Option::is_none")]
     own_opens: Option<u64>,
 }

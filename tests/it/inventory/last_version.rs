@@ -1,5 +1,5 @@
-//! Goal: instances of the last version and of this one sell side by side, as in a rolling update. Method: the scripts of the last
-//! version run over the records of this one, and the other way round.
+//! Goal: instances of the previous version and of this one sell side by side, as in a rolling update. Method: the scripts of the
+//! previous version run over the records of this one, and the other way round.
 
 use flash_sale::inventory::{
     Accepted, Action, Attempt, Entry, Event, NewSale, Order, Outcome, Terms, Units, User,
@@ -20,7 +20,7 @@ const KEYS: [&str; 13] = [
     "holds", "buyers", "sales",
 ];
 
-/// The answer of a script of the last version to an instance whose watermark has this entry.
+/// The answer of a script of the previous version to an instance whose watermark has this entry.
 async fn call<T: FromRedisValue>(
     redis: &mut MultiplexedConnection,
     script: &str,
@@ -88,9 +88,9 @@ async fn it_sells_beside_this_one() {
     let change = changes[1].as_ref().unwrap();
     assert_eq!(answers[2], format!("unchanged\t{change}"));
     assert_eq!(answers[3], "user-required");
-    // the last version's script did not count the held units
+    // the previous version's script did not count the held units
     assert_eq!(units().await, Units::default());
-    // an instance of the last version whose watermark has a change reads on
+    // an instance of the previous version whose watermark has a change reads on
     let (_, (.., all)): (bool, (String, String, Vec<redis::Value>)) =
         call(redis, READ, [keys[1], change], &["ledger", "0", "9", "", ""]).await;
     assert_eq!(Vec::<String>::from_redis_value(all[0].clone()).unwrap().len(), 5);
@@ -117,7 +117,7 @@ async fn it_sells_beside_this_one() {
     let expected = [("reserved", here), ("unchanged", old), ("changed", here), ("repeated", old)];
     assert_eq!(told, expected);
     assert_eq!(units().await, Units { held: Some(1), confirmed: Some(2) });
-    // an order comes back, and its return is the latest entry that an instance of the last version remembers
+    // an order comes back, and its return is the latest entry that an instance of the previous version remembers
     sell(&[(new("b", Action::Return), 8)]).await;
     let field = "\nann\tb";
     let entry: String =
@@ -134,7 +134,7 @@ async fn it_sells_beside_this_one() {
     assert_eq!(page.iter().map(writer).collect::<Vec<_>>(), [here, here, here, old, old]);
 }
 
-/// Goal: scripts of the last version survive each change of a sale, and keep to it: no entry that they cannot read is damage to
+/// Goal: scripts of the previous version survive each change of a sale, and keep to it: no entry that they cannot read is damage to
 /// them.
 #[tokio::test]
 async fn it_sells_beside_changes() {
@@ -162,7 +162,7 @@ async fn it_sells_beside_changes() {
             inventory.change_sale(&ITEM, Some(token(3)), "new", &call_of(&key, "s", body)).await;
         let made = made.unwrap();
         assert_eq!(made.stock.version, number as u64 + 1);
-        // an instance of the last version remembers the change as the latest entry
+        // an instance of the previous version remembers the change as the latest entry
         latest[0] = format!("\n\t{key}");
         latest[1] =
             redis::cmd("HGET").arg("changes").arg(&latest[0]).query_async(redis).await.unwrap();
@@ -180,14 +180,14 @@ async fn it_sells_beside_changes() {
         assert!(found.4[0].starts_with("2\t"), "{body}");
         assert!(inventory.stock(&ITEM).await.unwrap().is_balanced(), "{body}");
     }
-    // a batch counts the orders that the last version accepted meanwhile
+    // a batch counts the orders that the previous version accepted meanwhile
     let confirm =
         Order { user: User::new("ann").unwrap(), action: Action::Confirm, ..order("a", 1) };
     inventory.reduce(&ITEM, Some(token(3)), "new", &[confirm]).await.unwrap();
     let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.initial, stock.lucky, stock.entries), (6, 4, 15));
     assert_eq!(stock.units, Units { held: Some(2), confirmed: Some(2) });
-    // a sale that the last version starts has no changes
+    // a sale that the previous version starts has no changes
     let next = ["start", "cafe 4", "2", r#"{"id":"t","named":true,"initial":2}"#, "t", "*"];
     let _: Done = call(redis, WRITE, ["", ""], &next).await;
     let stock = inventory.stock(&ITEM).await.unwrap();
