@@ -7,7 +7,7 @@ mod durability;
 mod faults;
 mod fence;
 mod holds;
-mod last_version;
+mod previous_version;
 mod reads;
 mod replicas;
 mod roll_back;

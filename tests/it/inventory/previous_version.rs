@@ -11,9 +11,9 @@ use testkit::shared::fresh_database;
 use super::changes::call as call_of;
 use super::{ITEM, connect, order, token};
 
-const STATE: &str = include_str!("last_version/state.lua");
-const WRITE: &str = include_str!("last_version/script.lua");
-const READ: &str = include_str!("last_version/read.lua");
+const STATE: &str = include_str!("previous_version/state.lua");
+const WRITE: &str = include_str!("previous_version/script.lua");
+const READ: &str = include_str!("previous_version/read.lua");
 
 const KEYS: [&str; 13] = [
     "stock", "lucky", "initial", "orders", "ledger", "fence", "sale", "doubt", "terms", "changes",
