@@ -27,8 +27,8 @@ struct Order {
     /// The task whose turn it is.
     running: Option<u64>,
     waker: Option<Waker>,
-    /// Whether a task ended since the latest look.
-    has_ended: bool,
+    /// Whether a task was polled or ended since the scheduler's latest turn: it may have woken others, which are behind it then.
+    has_stirred: bool,
     /// Turns since `looked_at`.
     turns: u32,
     looked_at: Instant,
@@ -38,9 +38,9 @@ impl Scheduler {
     /// Starts it on this runtime.
     pub fn start(chance: Chance) -> Arc<Self> {
         let (ready, looked_at) = (BTreeMap::new(), Instant::now());
-        let (running, waker, turns, next_task) = (None, None, 0, 0);
+        let (running, waker, turns, next_task, has_stirred) = (None, None, 0, 0, false);
         let order =
-            Order { chance, next_task, ready, running, waker, has_ended: false, turns, looked_at };
+            Order { chance, next_task, ready, running, waker, has_stirred, turns, looked_at };
         let this = Arc::new(Self(Mutex::new(order)));
         let scheduler = Arc::downgrade(&this);
         drop(tokio::spawn(poll_fn(move |context| match scheduler.upgrade() {
@@ -50,14 +50,13 @@ impl Scheduler {
         this
     }
 
-    /// Chooses the next task. The scheduler runs behind all tasks that were woken so far, unless tokio defers their wakes: the
-    /// runtime has one queue, and each task that gets ready wakes the scheduler.
+    /// Chooses the next task, once all tasks that were woken so far are ready: the runtime has one queue, so the scheduler goes to
+    /// its end until it finds that no task was in front of it. Tokio must not defer their wakes.
     fn choose(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut order = locked(&self.0);
-        let Order { chance, ready, running, waker, has_ended, .. } = &mut *order;
+        let Order { chance, ready, running, waker, has_stirred, .. } = &mut *order;
         let waker = waker.get_or_insert_with(|| context.waker().clone());
-        if std::mem::take(has_ended) {
-            // those who wait for its end were woken behind the scheduler, and get ready first
+        if std::mem::take(has_stirred) {
             waker.wake_by_ref();
         } else if running.is_none() && !ready.is_empty() {
             let nth = chance.index(ready.len());
@@ -72,6 +71,7 @@ impl Scheduler {
 
     fn is_turn(&self, task: u64, waker: &Waker) -> bool {
         let mut order = locked(&self.0);
+        order.has_stirred = true;
         if order.running == Some(task) {
             order.turns += 1;
             if order.turns == MOST_TURNS {
@@ -87,9 +87,9 @@ impl Scheduler {
     }
 
     /// Ends the turn of this task, or forgets a task that is gone.
-    fn pass_on(&self, task: u64, has_ended: bool) {
+    fn pass_on(&self, task: u64) {
         let mut order = locked(&self.0);
-        order.has_ended |= has_ended;
+        order.has_stirred = true;
         let unneeded = order.ready.remove(&task);
         if order.running == Some(task) {
             order.running = None;
@@ -232,7 +232,7 @@ impl Process for Simulated {
         if mode == Mode::Paused {
             *is_due = true;
             drop(state);
-            self.scheduler.pass_on(number, false);
+            self.scheduler.pass_on(number);
             return Turn::Waits;
         }
         drop(state);
@@ -244,13 +244,13 @@ impl Process for Simulated {
     }
 
     fn ran(&self, number: u64) {
-        self.scheduler.pass_on(number, false);
+        self.scheduler.pass_on(number);
     }
 
     fn end(&self, number: u64) {
         let task = locked(&self.state).tasks.remove(&number);
         drop(task);
-        self.scheduler.pass_on(number, true);
+        self.scheduler.pass_on(number);
     }
 
     fn random(&self) -> u64 {
