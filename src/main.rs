@@ -14,7 +14,7 @@ use flash_sale::operator::{self, OperatorOptions};
 use flash_sale::recover::{self, RecoverOptions};
 use flash_sale::sale::BoxError;
 use flash_sale::serve;
-use tokio::runtime;
+use tokio::runtime::{self, Runtime};
 
 /// A flash sale that sells no unit twice
 #[derive(Parser)]
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         config.workers.map(|workers| runtime.worker_threads(workers));
     }
     let ended = match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(arguments)),
+        Ok(runtime) => run_to_end(runtime, run(arguments)),
         Err(error) => Err(error.into()),
     };
     let status = ended.unwrap_or_else(|error| {
@@ -62,6 +62,13 @@ fn main() -> ExitCode {
     });
     logging::end();
     status
+}
+
+/// Does the work, and leaves its threads alone: one may look a name up for longer than any time limit.
+fn run_to_end<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
 }
 
 async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError> {
@@ -98,4 +105,30 @@ async fn run(Arguments { log, command }: Arguments) -> Result<ExitCode, BoxError
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Goal: the program ends though the system still looks a name up.
+    #[test]
+    fn it_waits_for_no_thread() {
+        let (over, ended) = mpsc::channel();
+        let (answers, asked) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            let runtime = runtime::Builder::new_multi_thread().build().expect("a runtime");
+            run_to_end(
+                runtime,
+                async move { drop(tokio::task::spawn_blocking(move || asked.recv())) },
+            );
+            over.send(())
+        });
+        ended.recv_timeout(Duration::from_secs(30)).expect("it ends");
+        drop(answers);
+    }
 }
