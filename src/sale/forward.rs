@@ -178,7 +178,9 @@ impl Forwarding {
         match &claim.note {
             Some(address) => {
                 let is_out_of_reach = self.peers.rests_until(address).is_some();
-                let cannot = state.is_silent(claim.token()) || is_out_of_reach;
+                // another instance may have this address by mistake
+                let is_own = *address == *self.peers.address();
+                let cannot = state.is_silent(claim.token()) || is_out_of_reach || is_own;
                 if cannot { ASK_AFTER } else { ASK_AFTER_REFUSALS }
             }
             None if claim.label.is_some() && claim.label == state.takes_turns => Duration::ZERO,
@@ -474,6 +476,17 @@ mod tests {
         let context = SaleContext::without_a_store(Some(Arc::new(Peers::new(address, link))));
         let keeper = SessionKeeper::start(Arc::new(service.clone()), SessionOptions::new(time));
         (EtcdLock::new(&context, keeper), service, session, held)
+    }
+
+    /// Goal: an instance asks for a turn soon behind another one that has its address by mistake: it can send that one nothing.
+    #[tokio::test(start_paused = true)]
+    async fn another_one_has_its_address() {
+        let sees = Sees::new();
+        for asks in [false, true] {
+            assert!(sees.holder(1, "there", Some("here:1")).is_err());
+            assert_eq!(sees.asks(), asks);
+            sleep(ASK_AFTER).await;
+        }
     }
 
     /// Goal: an instance that never had a session sends its orders to the holder, and so does an instance whose claims are
