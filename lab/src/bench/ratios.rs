@@ -142,5 +142,24 @@ fn per_cpu(load: &Report) -> Option<f64> {
 
 fn smaller_share(load: &Report) -> Option<f64> {
     let sold: u64 = load.instances.values().sum();
+    if load.instances.len() < load.after.len() {
+        return Some(0.0);
+    }
     Some(float(*load.instances.values().min()?) / float(sold))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an instance that sells nothing has a share of nothing. Method: the report counts the instances that sold.
+    #[test]
+    fn an_instance_without_orders_has_no_share() {
+        for (sold, share) in [(&[("a", 75), ("b", 25)][..], 0.25), (&[("a", 100)], 0.0)] {
+            let mut report = Report::default();
+            report.instances.extend(sold.iter().map(|(name, sold)| ((*name).to_owned(), *sold)));
+            report.after.extend(["x", "y"].map(|url| (url.to_owned(), Default::default())));
+            assert_eq!(smaller_share(&report), Some(share));
+        }
+    }
 }
