@@ -18,6 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::uri::Authority;
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Command, Parser};
@@ -94,7 +95,7 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', conflicts_with = "user_header", value_parser = origin)]
     pub allow_origin: Vec<HeaderValue>,
 
-    /// Most watchers at GET /events
+    /// Most clients that wait for news, at GET /events and GET /orders?wait=
     #[arg(long, env = "FLASH_SALE_MAX_WATCHERS", value_name = "N", default_value = "64", value_parser = number::<usize>(0..=10_000))]
     pub max_watchers: usize,
 
@@ -140,6 +141,10 @@ pub struct Config {
     #[arg(long, env = "FLASH_SALE_PEER_TOKEN_FILE", value_name = "FILE", requires = "peer_listen")]
     pub peer_token_file: Option<PathBuf>,
 
+    /// The token of the peers that came through a pipe.
+    #[arg(skip)]
+    peer_token: Option<Secret>,
+
     /// PEM file with the certificate of this instance, for TLS between instances; those of all are signed by one authority
     #[arg(long, env = "FLASH_SALE_PEER_TLS_CERT", value_name = "FILE", requires = "peer_tls_key")]
     pub peer_tls_cert: Option<PathBuf>,
@@ -173,6 +178,9 @@ fn without_secrets(mut error: clap::Error, mut program: Command) -> clap::Error 
     program.build();
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let [flag, value] = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(said);
+    if value.is_empty() && !flag.is_empty() && !flag.starts_with('-') {
+        error.insert(ContextKind::InvalidArg, ContextValue::String("***".to_owned()));
+    }
     if !value.is_empty() && (hides(&program, &flag) || value.contains('@')) {
         error.insert(ContextKind::InvalidValue, ContextValue::String("***".to_owned()));
     }
@@ -181,7 +189,7 @@ fn without_secrets(mut error: clap::Error, mut program: Command) -> clap::Error 
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use the file {path} that {flag} names", path = .path.display())]
+#[error("cannot use the file {} that {flag} names", shown(.path))]
 pub struct FileError {
     /// The flag that names it.
     pub flag: &'static str,
@@ -189,6 +197,13 @@ pub struct FileError {
     pub path: PathBuf,
     /// The cause.
     pub source: io::Error,
+}
+
+/// The path, unless it may be the secret itself, in place of the name of its file.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_path = !text.contains("://") && (text.contains('/') || path.exists());
+    if is_path { text } else { "***".to_owned() }
 }
 
 impl Config {
@@ -201,9 +216,9 @@ impl Config {
         self.servers.check_files()?;
         let mut tokens = Vec::new();
         for (flag, path, text) in [
-            ("--shop-token-file", &self.shop_token_file, Some(&mut self.shop_token)),
-            ("--admin-token-file", &self.admin_token_file, Some(&mut self.admin_token)),
-            ("--peer-token-file", &self.peer_token_file, None),
+            ("--shop-token-file", &self.shop_token_file, &mut self.shop_token),
+            ("--admin-token-file", &self.admin_token_file, &mut self.admin_token),
+            ("--peer-token-file", &self.peer_token_file, &mut self.peer_token),
         ] {
             if let Some(path) = path {
                 let (all, read) = read_tokens(path).map_err(|source| FileError {
@@ -214,10 +229,8 @@ impl Config {
                 tokens.extend(read.into_iter().map(|token| (flag, token)));
                 // a pipe can be read only once
                 let is_file = std::fs::metadata(path).is_ok_and(|path| path.is_file());
-                if let Some(text) = text {
-                    *text = (!is_file).then_some(all);
-                }
-            } else if let Some(Some(token)) = text {
+                *text = (!is_file).then_some(all);
+            } else if let Some(token) = text {
                 tokens.push((flag.trim_end_matches("-file"), token.clone()));
             }
         }
@@ -237,7 +250,7 @@ impl Config {
         let pair = self.peer_tls_cert.clone().zip(self.peer_tls_key.clone());
         let tls = pair.zip(self.peer_ca.clone());
         Credentials {
-            token: self.peer_token_file.clone().map(SecretSource::File),
+            token: source(self.peer_token.as_ref(), self.peer_token_file.as_ref()),
             tls: tls.map(|((cert, key), ca)| PeerTls { cert, key, ca }),
         }
     }
@@ -315,7 +328,9 @@ fn peer_address(text: &str) -> Result<String, &'static str> {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
     let is_plain = text.len() <= 256 && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-    (is_valid && is_plain)
+    // as the peers will read it
+    let is_read = || text.parse::<Authority>().is_ok_and(|it| it.as_str() == text);
+    (is_valid && is_plain && !text.contains('@') && is_read())
         .then(|| text.to_owned())
         .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
 }

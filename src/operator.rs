@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::http::request::Builder;
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, Request, Uri, header};
 use clap::{Args, Subcommand};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -184,6 +185,9 @@ pub struct NamedFlags {
 fn address(url: &str) -> Result<String, &'static str> {
     let uri = url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"));
     let host = uri.as_ref().and_then(Uri::authority).filter(|_| is_plain_url(url));
+    // a port that is no number, or too large, counts as none there
+    let is_whole = |it: &&Authority| it.as_str() == it.host() || it.port_u16() > Some(0);
+    let host = host.filter(is_whole);
     let host = host.ok_or("an instance is http://HOST:PORT: it has no TLS, and no path")?;
     Ok(format!("{}:{}", host.host(), host.port_u16().unwrap_or(80)))
 }
@@ -609,6 +613,22 @@ fn cell(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a wrong port is refused: the token of the operators must not go to another one.
+    #[test]
+    fn a_wrong_port_is_refused() {
+        for (url, at) in [
+            ("http://a", Some("a:80")),
+            ("http://[::1]", Some("[::1]:80")),
+            ("http://[::1]:8081", Some("[::1]:8081")),
+            ("http://a:80810", None),
+            ("http://a:808l", None),
+            ("http://a:", None),
+            ("http://a:0", None),
+        ] {
+            assert_eq!(address(url).ok().as_deref(), at, "{url}");
+        }
+    }
 
     /// Goal: no text of a client is a formula in a spreadsheet, or ends its cell; numbers stay numbers, and no field is lost.
     #[test]

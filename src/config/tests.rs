@@ -62,6 +62,9 @@ fn wrong_values_get_a_message() {
         ("--etcd-password", "x", "--etcd-user"),
         ("--redis-key", "a.pem", "--redis-cert"),
         ("--peer-address", "10.0.0.7", "a host and a port"),
+        ("--peer-address", "2001:db8::5:7070", "a host and a port"),
+        ("--peer-address", "token@10.0.0.7:7070", "a host and a port"),
+        ("--peer-address", "10.0.0.7?x:7070", "a host and a port"),
         ("--peer-token-file", "x", "--peer-listen"),
         ("--lock-ttl", "30", "a time from 2s to 10m is allowed"),
         ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
@@ -109,8 +112,18 @@ fn secrets_are_not_shown() {
         let error = parse(&[flag, value]).expect_err("it is refused");
         assert!(error.contains(flag) && !error.contains("hidden"), "{error}");
     }
-    let error = parse(&["--lock-ttl", "shown"]).expect_err("it is refused");
-    assert!(error.contains("'shown'"), "{error}");
+    for (flags, shown) in [
+        (&["redis://:hidden@localhost"][..], "***"),
+        (&["--lock-ttl", "shown"], "'shown'"),
+        (&["--unknown", "hidden"], "--unknown"),
+    ] {
+        let error = parse(flags).expect_err("it is refused");
+        assert!(error.contains(shown) && !error.contains("hidden"), "{error}");
+    }
+    let flag = "--redis-file=redis://:hidden@localhost";
+    let error = parse(&[flag]).expect("valid").read_files().expect_err("an address is no file");
+    let shown = ErrorChain(&*error).to_string();
+    assert!(shown.contains("--redis-file") && !shown.contains("hidden"), "{shown}");
 }
 
 #[test]
@@ -143,6 +156,23 @@ fn secrets_can_come_from_files() {
     let error = parse(&[&missing]).expect("valid").read_files().expect_err("missing");
     assert!(error.to_string().contains("--redis-file"), "{error}");
     parse(&["--redis", "redis://a", "--redis-file", "b"]).expect_err("two addresses");
+}
+
+/// Goal: the token of the peers can come through a pipe, which has it once.
+#[test]
+fn the_token_of_the_peers_can_come_through_a_pipe() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("a pipe").success());
+    let flag = format!("--peer-token-file={}", pipe.display());
+    let mut config = parse(&[&flag, "--peer-listen=[::1]:1"]).expect("valid");
+    let writer = std::thread::spawn(move || std::fs::write(pipe, "s3cret\n"));
+    config.read_files().expect("it can be read");
+    writer.join().expect("a thread").expect("it can be written");
+    let token = config.peer_credentials().token.expect("there is one");
+    assert!(matches!(token, SecretSource::Text(_)), "it is not read again");
+    assert_eq!(token.read_tokens().expect("a text"), [Secret::from("s3cret")]);
 }
 
 /// Goal: whoever has one token does not have the rights of another one.
