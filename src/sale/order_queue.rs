@@ -237,7 +237,7 @@ impl OrderQueue {
     }
 
     /// Puts the order at the end of its line. Confirmations and cancellations may fill four fifths of the queue, and so
-    /// may other orders.
+    /// may other orders. The last tenth is for confirmations: everybody can send the other calls.
     ///
     /// # Errors
     /// [`SaleError::QueueFull`].
@@ -248,8 +248,10 @@ impl OrderQueue {
         let follow_ups = lines.tally.follow_ups;
         let of_its_kind = if is_follow_up { follow_ups } else { waiting - follow_ups };
         let most = self.limit - self.limit / SHARE;
-        if waiting >= self.limit || of_its_kind >= most {
-            let limit = if waiting >= self.limit { self.limit } else { most };
+        let kept = if order.action == Action::Confirm { 0 } else { self.limit / (2 * SHARE) };
+        let in_all = self.limit - kept;
+        if waiting >= in_all || of_its_kind >= most {
+            let limit = if waiting >= in_all { in_all } else { most };
             return Err(SaleError::QueueFull { item: self.item.clone(), limit });
         }
         let request = lines.next_request;
@@ -693,8 +695,8 @@ mod tests {
         drop((sent, own, more));
     }
 
-    /// Goal: a fifth of the queue is for confirmations and cancellations. They go first in a batch, but not before an
-    /// earlier call for the same order, which may wait or have been put back.
+    /// Goal: a fifth of the queue is for confirmations and cancellations, half of it for confirmations alone. They go first in a
+    /// batch, but not before an earlier call for the same order, which may wait or have been put back.
     #[tokio::test]
     async fn who_has_paid_goes_first() {
         use Action::{Cancel, Confirm, Reserve};
@@ -708,7 +710,10 @@ mod tests {
         let mut answers: Vec<_> =
             ["a", "b", "c", "d", "e", "f", "g", "h"].map(|id| push((id, Reserve))).into();
         assert!(matches!(push(("i", Reserve)), Err(SaleError::QueueFull { limit: 8, .. })));
-        answers.extend([("x", Confirm), ("b", Cancel)].map(push));
+        answers.push(push(("b", Cancel)));
+        // anybody can send cancellations, and only the shop confirmations
+        assert!(matches!(push(("c", Cancel)), Err(SaleError::QueueFull { limit: 9, .. })));
+        answers.push(push(("x", Confirm)));
         assert!(matches!(push(("y", Confirm)), Err(SaleError::QueueFull { limit: 10, .. })));
         assert!(answers.iter().all(Result::is_ok));
 
@@ -732,7 +737,7 @@ mod tests {
     #[tokio::test]
     async fn neither_kind_shuts_the_other_out() {
         use Action::{Cancel, Reserve};
-        let queue = OrderQueue::new(Item::DEFAULT, 10, Duration::from_secs(1));
+        let queue = OrderQueue::new(Item::DEFAULT, 20, Duration::from_secs(1));
         let push = |id: &str, action| queue.push(Order { action, ..order(id) });
         let taken = |most| {
             let batch = queue.take(most, &tenure(1));
@@ -740,10 +745,10 @@ mod tests {
         };
         let mut answers = vec![push("0", Cancel)];
         let in_flight = taken(1).1;
-        answers.extend(["0", "1", "2", "3", "4", "5", "6", "7"].map(|id| push(id, Cancel)));
-        assert!(matches!(push("8", Cancel), Err(SaleError::QueueFull { limit: 8, .. })));
+        answers.extend((0..16).map(|id| push(&id.to_string(), Cancel)));
+        assert!(matches!(push("16", Cancel), Err(SaleError::QueueFull { limit: 16, .. })));
         answers.extend([push("a", Reserve), push("b", Reserve)]);
-        assert!(matches!(push("c", Reserve), Err(SaleError::QueueFull { limit: 10, .. })));
+        assert!(matches!(push("c", Reserve), Err(SaleError::QueueFull { limit: 18, .. })));
         assert_eq!(taken(1).0, ["a"], "an order in flight blocks its own line");
         end(&queue, in_flight);
         assert_eq!(taken(4).0, ["0", "1", "2", "3"]);
