@@ -33,7 +33,7 @@ build: setup ## build all programs, optimised, in target/release
 # `exec`: a signal to the child of make reaches the program, not a shell around it.
 demo: setup ## start everything on this machine, sell out under load, print the verdict
 	@[ -x "$(or $(CARGO_TARGET_DIR),target)/demo/demo" ] || \
-	  echo "building the demo, the first time only: about 2 minutes with 2 cores"
+	  echo "building the demo, the first time only: 2 to 4 minutes with 2 cores"
 	@exec $(CARGO) run --profile demo --locked --package demo -- $(ARGS)
 
 # Tools that one target each needs.
