@@ -316,10 +316,9 @@ impl Order {
         waits.sum()
     }
 
-    /// When the first attempt was sent that may have made its entry.
-    pub(crate) fn accepted_from(&self) -> u64 {
-        let latest = self.held.last().filter(|_| !self.in_doubt);
-        latest.and_then(|held| held.again).unwrap_or(self.sent)
+    /// When the first attempt was sent that may have made its entry. If none is in doubt, the last one made it.
+    pub(crate) fn done_from(&self) -> u64 {
+        if self.in_doubt { self.sent } else { self.last_sent }
     }
 
     /// How many times the order, and the later requests for it, were sent.

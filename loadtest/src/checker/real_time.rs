@@ -230,9 +230,9 @@ fn spans(history: &History) -> Vec<Span> {
         let told = order.told().filter(|(told, _)| *told == entry.event).map(|(_, at)| at);
         let asked = order.asked().filter(|(event, _)| *event == entry.event);
         let from = match entry.event {
-            Event::Reserved => order.accepted_from(),
-            Event::Expired => order.accepted_from().saturating_add(hold - hold / CLOCK_TOLERANCE),
-            _ => asked.map(|(_, asked)| asked.sent).min().unwrap_or(0),
+            Event::Reserved => order.done_from(),
+            Event::Expired => order.done_from().saturating_add(hold - hold / CLOCK_TOLERANCE),
+            _ => asked.map(|(_, asked)| asked.done_from()).min().unwrap_or(0),
         };
         Span {
             from,

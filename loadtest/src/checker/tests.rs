@@ -357,20 +357,20 @@ const MUTATIONS: &[Mutation] = &[
     ("", "PASS", |it| {
         it.orders.iter_mut().for_each(|order| order.ended += 10_000);
         // it was answered while the one before it was under way
-        it.orders[7].sent = 5000;
+        (it.orders[7].sent, it.orders[7].last_sent) = (5000, 5000);
         it.orders[8].ended = 5000;
     }),
     ("out_of_order", "run-8, answered at 0.004999 s: run-7 was first sent", |it| {
         it.orders.iter_mut().for_each(|order| order.ended += 10_000);
-        it.orders[7].sent = 5000;
+        (it.orders[7].sent, it.orders[7].last_sent) = (5000, 5000);
         it.orders[8].ended = 4999;
     }),
     ("", "PASS", |it| {
-        it.orders[299].sent = 9000;
+        (it.orders[299].sent, it.orders[299].last_sent) = (9000, 9000);
         it.orders[299..].iter_mut().for_each(|order| order.ended = 9000);
     }),
     ("sold_out_too_early", "such as run-420, sent at 0.000000 s and answered at", |it| {
-        it.orders[299].sent = 9000;
+        (it.orders[299].sent, it.orders[299].last_sent) = (9000, 9000);
         it.orders[299..].iter_mut().for_each(|order| order.ended = 9000);
         it.orders[420].ended = 8999;
     }),

@@ -351,6 +351,19 @@ const DAMAGES: &[Mutation] = &[
         again(it, |steps| steps[20].1 = Event::Confirmed);
         *it.orders[9].change(Event::Confirmed) = Order { abandoned: true, ..asked(2200, Unknown) };
     }),
+    // an earlier attempt had an answer: it took nothing, and confirmed nothing
+    ("hold_not_kept", "such as run-9, Confirmed after 2.200000 s, held until 2.135000 s", |it| {
+        again(it, |steps| steps[20] = Step(2200, Event::Confirmed, 9, true));
+        it.orders[9].changes[0].1.sent = 600_000;
+    }),
+    ("hold_not_kept", "such as run-8, Expired before 3.460000 s, told at 2.205000 s", |it| {
+        again(it, |steps| {
+            steps.remove(8);
+            steps.insert(18, Step(1500, Event::Reserved, 8, true));
+        });
+        it.orders[8].sent = 80_000;
+        it.orders[10] = Order { abandoned: true, ..asked(200, Unknown) };
+    }),
     // paid, and answered only after seven seconds
     ("paused slow_order", "such as run-3: for 7.005 s", |it| {
         it.orders[3].changes[0].1.ended += 7_000_000;
@@ -358,7 +371,7 @@ const DAMAGES: &[Mutation] = &[
     ("hold_not_kept", "such as run-5", |it| {
         again(it, |steps| steps[15..].rotate_left(1));
         for (_, asked) in &mut it.orders[5].changes {
-            (asked.sent, asked.ended) = (2_500_000, 2_505_000);
+            (asked.sent, asked.last_sent, asked.ended) = (2_500_000, 2_500_000, 2_505_000);
         }
     }),
 ];
