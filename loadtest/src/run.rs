@@ -144,14 +144,18 @@ async fn read_end(args: &Args, endpoints: &[Endpoint], history: &mut History) ->
     if apis.is_empty() {
         return failure.filter(|_| history.gone.is_empty()).map_or(Ok(()), Err);
     }
+    let before = history.before().entries();
+    let is_held = |state: &StockState| state.held.is_some_and(|held| held > 0);
+    if apis[0].1.stock().await?.as_ref().is_some_and(is_held) {
+        // a change may have made holds longer
+        history.ledger = apis[0].1.ledger(before).await?;
+    }
     if let Some(hold) = history.awaited_hold() {
         let end = Instant::now() + hold + HOLDS_END_WITHIN;
-        let is_held = |state: &StockState| state.held.is_some_and(|held| held > 0);
         while Instant::now() < end && apis[0].1.stock().await?.as_ref().is_some_and(is_held) {
             tokio::time::sleep(READING_PAUSE).await;
         }
     }
-    let before = history.before().entries();
     for reading in 1..=READINGS {
         history.ledger = apis[0].1.ledger(before).await?;
         history.after.clear();

@@ -201,10 +201,9 @@ impl History {
         self.before().hold_seconds.into_iter().chain(changes)
     }
 
-    /// How long a hold lasts, if its end is waited for after the last order.
+    /// How long the longest hold lasts, if its end is waited for after the last order.
     pub(crate) fn awaited_hold(&self) -> Option<Duration> {
-        let hold = self.before().hold_seconds.filter(|hold| self.holds().all(|it| it <= *hold));
-        let hold = hold.map(Duration::from_secs);
+        let hold = self.holds().max().map(Duration::from_secs);
         hold.filter(|hold| *hold <= LONGEST_HOLD_AWAITED && !self.interrupted)
     }
 

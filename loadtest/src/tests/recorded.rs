@@ -117,6 +117,16 @@ async fn answered_orders_are_sent_again() {
     }
 }
 
+/// Goal: the verdict waits for the end of the longest hold, also of one that a change made longer during the run.
+#[tokio::test(flavor = "multi_thread")]
+async fn longer_holds_are_waited_for() {
+    let flags = "--requests 2 -c 1 --stock 2 --hold 1s --again 0";
+    let report = report(Fault::LongerHolds(7), flags).await;
+    assert!(report.pass, "{}", report.verdict);
+    let held: Vec<_> = report.after.values().map(|after| after.held).collect();
+    assert_eq!(held, [Some(0); 2], "{report}");
+}
+
 /// Goal: buyers who are told that all is held try again until units come back, and their wait counts as no pause, no slow order
 /// and no latency.
 #[tokio::test(flavor = "multi_thread")]

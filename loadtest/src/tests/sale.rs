@@ -109,8 +109,9 @@ impl Sale {
         let (entries, stock) = (u64_from(self.ledger.len()), self.stock());
         let is_order = |entry: &&LedgerEntry| entry.event == Event::Reserved;
         let orders = u64_from(self.ledger.iter().filter(is_order).count());
-        let is_end =
-            |entry: &&LedgerEntry| !matches!(entry.event, Event::Reserved | Event::Returned);
+        let is_end = |entry: &&LedgerEntry| {
+            matches!(entry.event, Event::Confirmed | Event::Cancelled | Event::Expired)
+        };
         let ended = u64_from(self.ledger.iter().filter(is_end).count());
         let lucky = self.before.initial - stock;
         let units = self.held().map(|held| {

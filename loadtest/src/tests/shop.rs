@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::sale::Sale;
+use crate::checker::model::Change;
 use crate::checker::{ALL_HELD, Event, FinalOutcome, StockState, u64_from};
 
 /// The fault of a shop. A number says how many of the first orders it hits.
@@ -34,6 +35,8 @@ pub(super) enum Fault {
     Problem(u32, u16, &'static str),
     /// An order that is sent again gets an answer with this many more units left; with 0, its answer is not marked as repeated.
     Anew(i64),
+    /// With the first order, a change makes holds last so many seconds.
+    LongerHolds(u64),
     /// The second instance vanishes after this many orders.
     LeaveAfter(u32),
     /// Only the header `x-user` names users.
@@ -208,6 +211,14 @@ async fn answer(store: Arc<Store>, port: u16, request: Request<Incoming>) -> io:
         ("/stock/reduce", _) => {
             let order = head.headers["idempotency-key"].to_str().expect("visible ASCII");
             let quantity = number("quantity");
+            if let Fault::LongerHolds(seconds) = fault
+                && sale.ledger.is_empty()
+            {
+                sale.write(Event::Changed, "", "", 0);
+                sale.before.hold_seconds = Some(seconds);
+                sale.ledger[0].change =
+                    Some(Change { hold_seconds: Some(seconds), ..Change::default() });
+            }
             let mut outcome = sale.order(order, user, u64_from(quantity));
             if let Some(seconds) = sale.before.hold_seconds {
                 let end = Instant::now() + Duration::from_secs(seconds);

@@ -119,6 +119,17 @@ fn comes_back(it: &mut History, orders: &[usize]) {
     again(it, |steps| steps.extend(back));
 }
 
+/// At the end, another client makes holds last so long.
+fn set_hold(it: &mut History, seconds: u64) {
+    let change = Some(Change { hold_seconds: Some(seconds), ..Change::default() });
+    let last = it.ledger.last().expect("there are entries").clone();
+    let (event, order, position) = (Event::Changed, String::new(), last.position + 1);
+    it.ledger.push(LedgerEntry { position, event, order, change, ..last });
+    for (_, after) in &mut it.after {
+        (after.entries, after.hold_seconds) = (Some(position), Some(seconds));
+    }
+}
+
 /// The one hold from before the run, with this quantity, ends.
 fn end_earlier(it: &mut History, quantity: u64) {
     let order = "another-client".to_owned();
@@ -217,6 +228,15 @@ const DAMAGES: &[Mutation] = &[
     ),
     ("still_held", "1 order was held after the end, such as run-11", |it| {
         again(it, |steps| steps.truncate(21));
+    }),
+    // a change made holds longer, and they end all the same; or too long to be awaited
+    ("still_held", "1 order was held after the end, such as run-11", |it| {
+        again(it, |steps| steps.truncate(21));
+        set_hold(it, 5);
+    }),
+    ("", "1 order was still held, and whether that ends was not awaited", |it| {
+        again(it, |steps| steps.truncate(21));
+        set_hold(it, 61);
     }),
     // units from nothing: more come back than were taken, or the units of an order that was refused or not recorded
     ("wrong_quantity", "1 order was in the ledger with other units, such as run-9", |it| {
