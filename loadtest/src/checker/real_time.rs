@@ -73,6 +73,7 @@ impl<'h> Clock<'h> {
     pub(super) fn of(history: &'h History, found: &mut Found) -> Self {
         let mut bounds = spans(history);
         hold_not_kept(history, &bounds, found);
+        returned_unasked(history, &bounds, found);
         // the latest sending of any entry so far
         let mut latest = 0;
         for place in 1..bounds.len() {
@@ -277,5 +278,16 @@ fn hold_not_kept(history: &History, spans: &[Span], found: &mut Found) {
             None => continue,
         };
         found.add(Kind::HoldNotKept, format!("{}, {:?} {when}", entry.order, entry.event));
+    }
+}
+
+/// Returns that were told of before their buyers asked for them.
+fn returned_unasked(history: &History, spans: &[Span], found: &mut Found) {
+    let entries = history.ledger.iter().zip(spans);
+    let returns = entries.filter(|(entry, _)| entry.event == Event::Returned);
+    for (entry, Span { from, to }) in returns.filter(|(_, span)| span.to < span.from) {
+        let (from, to) = (at(*from), at(*to));
+        let what = format!("{}, Returned before {from}, told at {to}", entry.order);
+        found.add(Kind::ChangeLost, what);
     }
 }

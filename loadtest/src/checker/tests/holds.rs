@@ -315,6 +315,12 @@ const DAMAGES: &[Mutation] = &[
             .changes
             .push((Event::Confirmed, Order { sent, last_sent: sent, ended, ..again }));
     }),
+    // told that it came back before its buyer asked for that
+    ("change_lost", "such as run-3, Returned before 2.500000 s, told at 2.405000 s", |it| {
+        comes_back(it, &[3]);
+        let early = asked(2400, FinalOutcome::Over(Event::Returned));
+        it.orders[3].changes.insert(1, (Event::Reserved, early));
+    }),
     // sent, or sent again, after its hold had ended, and told that it is reserved
     ("", "PASS", |it| {
         let again = (Event::Reserved, asked(2199, first_answer(it)));
