@@ -398,6 +398,20 @@ impl Sale {
         let what = what.or_else(|| {
             held().and_then(|(after, held)| counts(after, "held units", held.cast_unsigned()))
         });
+        let confirmed = || after.units?.confirmed.zip(self.held_units);
+        let what = what.or_else(|| {
+            let (after, held) = confirmed()?;
+            counts(after, "sold units", state.lucky.saturating_sub(held).cast_unsigned())
+        });
+        let terms = [
+            ("units of an order", after.per_order, state.per_order),
+            ("units of a user", after.per_user, state.per_user),
+            ("seconds of a hold", after.hold_seconds, state.hold_seconds),
+        ];
+        let mut terms = terms.into_iter().filter_map(|(what, after, known)| {
+            after.zip(known).and_then(|(after, known)| counts(after, what, known))
+        });
+        let what = what.or_else(|| terms.next());
         if let Some(what) = what {
             self.found.add(Kind::LedgerDoesNotAddUp, what);
         }

@@ -51,6 +51,9 @@ fn changes_are_stepped() {
             let change = entry.change.unwrap_or_default();
             after.initial += change.add.unwrap_or(0);
             after.paused = change.paused.unwrap_or(after.paused);
+            after.per_order = change.per_order.or(after.per_order);
+            after.per_user = change.per_user.or(after.per_user);
+            after.hold_seconds = change.hold_seconds.or(after.hold_seconds);
             after.orders += u64::from(entry.event == Event::Reserved);
             (after.stock, after.entries) = (entry.remaining, Some(position));
         }
@@ -60,6 +63,32 @@ fn changes_are_stepped() {
         let kinds: BTreeSet<_> = found.iter().map(String::as_str).collect();
         assert_eq!(kinds, findings.iter().copied().collect(), "{entries:?}");
         assert_eq!(sale.can_gain(), can_gain, "{entries:?}");
+    }
+}
+
+/// Goal: a term at the end that is not the one of the last change is found, where both are known.
+#[test]
+fn terms_at_the_end_are_compared() {
+    let before = StockState {
+        per_order: Some(1),
+        per_user: Some(1),
+        hold_seconds: Some(1),
+        ..StockState::default()
+    };
+    for name in ["per_order", "per_user", "hold_seconds"] {
+        let mut sale = super::super::model::Sale::new(&before, false);
+        let mut entry = set(&format!(r#"{{"{name}":3}}"#), 0);
+        entry["position"] = 1.into();
+        sale.apply(&serde_json::from_value(entry).expect("an entry"));
+        let mut after = StockState { entries: Some(1), ..before.clone() };
+        sale.check_end("a", &after);
+        let found = sale.findings();
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert_eq!(found[0].kind, "ledger_does_not_add_up", "{name}");
+        (after.per_order, after.per_user, after.hold_seconds) = (None, None, None);
+        let mut sale = super::super::model::Sale::new(&sale.state.clone(), false);
+        sale.check_end("a", &after);
+        assert!(sale.findings().is_empty(), "{name}: {:?}", sale.findings());
     }
 }
 

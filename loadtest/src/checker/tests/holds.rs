@@ -269,6 +269,16 @@ const DAMAGES: &[Mutation] = &[
     ("ledger_does_not_add_up", "a counts 3 holds, and it has 0", |it| {
         it.after.iter_mut().for_each(|(_, after)| after.held = Some(3));
     }),
+    ("ledger_does_not_add_up", "a counts 99 sold units, and it has 6", |it| {
+        it.after.iter_mut().for_each(|(_, after)| {
+            after.units.as_mut().expect("it counts").confirmed = Some(99);
+        });
+    }),
+    // a change of a term was lost
+    ("ledger_does_not_add_up", "a counts 2 seconds of a hold, and it has 5", |it| {
+        set_hold(it, 5);
+        it.after.iter_mut().for_each(|(_, after)| after.hold_seconds = Some(2));
+    }),
     // all is held, and an attempt without an answer arrives after units came back; its buyer cancels, or does not
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Expired], true)),
     ("", "PASS", |it| late(it, &[Event::Reserved, Event::Cancelled], true)),
@@ -359,7 +369,10 @@ const DAMAGES: &[Mutation] = &[
         it.orders[10].held[0].is_paused = true;
     }),
     ("", "PASS", |it| it.orders[10] = held_out(425)),
-    ("limited_too_early", "such as run-12", |it| it.setup.before.per_user = Some(2)),
+    ("limited_too_early", "such as run-12", |it| {
+        it.setup.before.per_user = Some(2);
+        it.after.iter_mut().for_each(|(_, after)| after.per_user = Some(2));
+    }),
     (
         "hold_not_kept",
         "1 order was not held as long as it must, such as run-8, Expired before",
