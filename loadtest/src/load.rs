@@ -1,6 +1,5 @@
 //! All orders of a run: connections first, then all buyers at once, or at a rate.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -23,7 +22,7 @@ use crate::buyer::{Buyer, pause};
 use crate::checker::{Event, FinalOutcome, History, Order};
 use crate::cli::Args;
 use crate::connection::Connection;
-use crate::cpu::cpu_seconds;
+use crate::cpu;
 use crate::endpoint::Endpoint;
 use crate::record::{Recorder, Setup};
 use crate::report::{histogram, latency};
@@ -206,7 +205,7 @@ pub(crate) async fn run(
 
     let release = Arc::new(Barrier::new(connections.len()));
     let mut tasks = JoinSet::new();
-    let spent_before = cpu_seconds(&args.processes, &BTreeMap::new());
+    let spent_before = cpu::so_far(&args.processes);
     // set once: a run has one load
     let _ = live.started.set(SystemTime::now());
     let run = Arc::new(Run {
@@ -245,7 +244,7 @@ pub(crate) async fn run(
         }
     }
     let _ = live.duration.set(run.started.elapsed());
-    let cpu_seconds = cpu_seconds(&args.processes, &spent_before);
+    let cpu_seconds = cpu::cpu_seconds(&args.processes, &spent_before);
     let interrupted = live.stop.is_cancelled();
     let Run { setup, recorder, .. } = Arc::into_inner(run).expect("the buyers are done");
     // orders that were not sent, because all buyers gave up, count as unknown
