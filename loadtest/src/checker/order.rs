@@ -41,7 +41,7 @@ pub enum Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     pub(crate) outcome: FinalOutcome,
-    /// The HTTP status of its definite answer, if it has one.
+    /// The HTTP status of its definite answer, if it has one. An answer that may pass is definite until the order is sent again.
     pub(crate) status: Option<u16>,
     /// Whether an attempt without an answer may have taken units.
     pub(crate) in_doubt: bool,
@@ -203,7 +203,7 @@ impl Order {
         (self.last_sent, self.ended) = (sent, ended);
         self.in_doubt |= matches!(outcome.effect, Effect::Unknown(_));
         if self.outcome == FinalOutcome::HeldOut {
-            self.outcome = FinalOutcome::Unknown;
+            (self.status, self.outcome) = (None, FinalOutcome::Unknown);
             self.held.last_mut().into_iter().for_each(|held| held.again = Some(sent));
         }
         let Outcome { status, effect } = outcome;
@@ -221,7 +221,7 @@ impl Order {
         if !is_final {
             self.unsettled.push(kind);
             if status == Some(409) && MAY_PASS.contains(&&*why) {
-                self.outcome = FinalOutcome::HeldOut;
+                (self.status, self.outcome) = (status, FinalOutcome::HeldOut);
                 self.held.push(Held { is_paused: why == PAUSED, sent, ended, again: None });
             }
         } else if let Some(number) = status {

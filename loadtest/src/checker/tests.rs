@@ -478,3 +478,19 @@ fn longest_pause_is_found() {
         assert_eq!((from / 1000, to / 1000), pause, "{orders:?}");
     }
 }
+
+/// Goal: an order whose buyer was told that all is held counts by the status of this answer, until it is sent again.
+#[test]
+fn refusals_that_may_pass_have_a_status() {
+    let mut history = history_of(1);
+    history.orders = vec![Order::default()];
+    let failure = Failure { why: ALL_HELD.into(), is_final: false };
+    let outcome = Outcome { status: Some(409), effect: Effect::Failed(failure) };
+    history.orders[0].add(0, 1000, 3000, outcome);
+    let report = Report::new(&history, LIMITS);
+    assert_eq!(report.tally.answers_by_status, [("409".to_owned(), 1)].into());
+    let latency = report.latency_microseconds.expect("there was an answer");
+    assert_eq!((latency.min, latency.max), (2000, 2000));
+    history.orders[0].add(0, 4000, 5000, Outcome::went_away());
+    assert_eq!(history.orders[0].status, None, "the last attempt had no answer");
+}
