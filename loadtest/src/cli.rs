@@ -78,7 +78,7 @@ impl Cli {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Judge a run recorded with --history; the exit status is that of the run.
+    /// Judge a run recorded with --history, by the limits of this call; the exit status is that of such a run.
     Check {
         /// The file that --history wrote.
         file: PathBuf,
