@@ -992,6 +992,9 @@ pub async fn run(
             trouble(&world, &mut chance).await;
         }
         settle(&world, &before, &mut chance).await;
+    } else if !is_violated() {
+        // no other sale was there, and each attempt had the same terms
+        violation("the first sale was refused".into());
     }
     world.faults.allowed().clone()
 }
