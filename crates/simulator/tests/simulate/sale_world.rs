@@ -1073,7 +1073,8 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         (Refusal::ReadOnly, "store read-only"),
     ]);
     let Some((process, sale)) = world.instance(number) else { return };
-    if !world.faults.may(fault) {
+    let has_effect = fault != Fault::StoreFailedOver || world.shape.is_replicated;
+    if !world.faults.may(fault) || !has_effect {
         return process.run(|| drop(sale));
     }
     count(fault.name());
@@ -1097,7 +1098,7 @@ async fn trouble(world: &Arc<World>, chance: &mut Chance) {
         }
         Fault::StoreCut => world.shop.cut(),
         Fault::StoreRestarted => world.shop.restart(0),
-        Fault::StoreFailedOver if world.shape.is_replicated => world.shop.fail_over(),
+        Fault::StoreFailedOver => world.shop.fail_over(),
         Fault::ScriptsFlushed => Shop::flush_scripts(),
         Fault::ReplicaBehind => {
             world.faults.delays(None, now + times.either);

@@ -272,9 +272,9 @@ impl Shop {
             if is_write {
                 *locked(&self.state).flights.entry(who.clone()).or_default() += 1;
             }
-            let is_lost_before = self.faults.strikes(Fault::StoreRequestLost) && is_write;
-            let is_lost_after = self.faults.strikes(Fault::StoreAnswerLost) && is_write;
-            let is_late = self.faults.strikes(Fault::StoreRequestLate) && is_write;
+            let is_lost_before = is_write && self.faults.strikes(Fault::StoreRequestLost);
+            let is_lost_after = is_write && self.faults.strikes(Fault::StoreAnswerLost);
+            let is_late = is_write && self.faults.strikes(Fault::StoreRequestLate);
             if is_late {
                 there += late;
             }
