@@ -154,6 +154,7 @@ mod tests {
 
     /// Goal: an instance that sells nothing has a share of nothing. Method: the report counts the instances that sold.
     #[test]
+    #[expect(clippy::default_trait_access, reason = "the type of a state is not public")]
     fn an_instance_without_orders_has_no_share() {
         for (sold, share) in [(&[("a", 75), ("b", 25)][..], 0.25), (&[("a", 100)], 0.0)] {
             let mut report = Report::default();
