@@ -85,6 +85,7 @@ test-lock:
 	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
 	@$(TEST) $(ALL) --doc
 
+# The tests of the page are left out where .ci/setup can install no browser, unless CI is set.
 test-demo:
 	@[ -n "$$CI" ] || command -v chromedriver >/dev/null || left_out="--skip page::"; \
 	  $(TEST) $(ALL) --test demo -- $$left_out
