@@ -189,7 +189,7 @@ fn without_secrets(mut error: clap::Error, mut program: Command) -> clap::Error 
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use the file {} that {flag} names", shown(.path))]
+#[error("cannot use the file {} that {flag} names", shown(.flag, .path))]
 pub struct FileError {
     /// The flag that names it.
     pub flag: &'static str,
@@ -200,10 +200,10 @@ pub struct FileError {
 }
 
 /// The path, unless it may be the secret itself, in place of the name of its file.
-fn shown(path: &Path) -> String {
+fn shown(flag: &str, path: &Path) -> String {
     let text = path.display().to_string();
     let is_path = !text.contains("://") && (text.contains('/') || path.exists());
-    if is_path { text } else { "***".to_owned() }
+    if is_path || !flag.ends_with("-file") { text } else { "***".to_owned() }
 }
 
 impl Config {
@@ -324,13 +324,11 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
 }
 
 fn peer_address(text: &str) -> Result<String, &'static str> {
-    let is_valid = text.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-    });
-    let is_plain = text.len() <= 256 && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
     // as the peers will read it
-    let is_read = || text.parse::<Authority>().is_ok_and(|it| it.as_str() == text);
-    (is_valid && is_plain && !text.contains('@') && is_read())
+    let is_valid =
+        text.parse::<Authority>().is_ok_and(|it| !it.host().is_empty() && it.port_u16() > Some(0));
+    let is_plain = text.len() <= 256 && !text.contains('@');
+    (is_valid && is_plain)
         .then(|| text.to_owned())
         .ok_or("the address of a peer is a host and a port, such as 10.0.0.7:8082")
 }

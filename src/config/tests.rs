@@ -65,6 +65,12 @@ fn wrong_values_get_a_message() {
         ("--peer-address", "2001:db8::5:7070", "a host and a port"),
         ("--peer-address", "token@10.0.0.7:7070", "a host and a port"),
         ("--peer-address", "10.0.0.7?x:7070", "a host and a port"),
+        ("--peer-address", "10.0.0.7/x:7070", "a host and a port"),
+        ("--peer-address", "10.0.0.7:7070/", "a host and a port"),
+        ("--peer-address", "ten 7:7070", "a host and a port"),
+        ("--peer-address", "10.0.0.7:0", "a host and a port"),
+        ("--peer-address", "10.0.0.7:70700", "a host and a port"),
+        ("--peer-address", ":7070", "a host and a port"),
         ("--peer-token-file", "x", "--peer-listen"),
         ("--lock-ttl", "30", "a time from 2s to 10m is allowed"),
         ("--lock-ttl", "1s", "a time from 2s to 10m is allowed"),
@@ -124,6 +130,10 @@ fn secrets_are_not_shown() {
     let error = parse(&[flag]).expect("valid").read_files().expect_err("an address is no file");
     let shown = ErrorChain(&*error).to_string();
     assert!(shown.contains("--redis-file") && !shown.contains("hidden"), "{shown}");
+    // a certificate is no secret
+    let error = parse(&["--redis-ca=missing.pem"]).expect("valid").read_files();
+    let shown = error.expect_err("there is none").to_string();
+    assert!(shown.contains("missing.pem"), "{shown}");
 }
 
 #[test]
