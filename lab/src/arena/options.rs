@@ -14,7 +14,7 @@ use crate::locks::LockMode;
 /// Starts private servers and instances on this machine, prints tables, and writes results.json and tables.md.
 /// Leaves nothing behind.
 ///
-/// Exit status: 0 measured, 2 could not run.
+/// Exit status: 0 measured, 1 some runs failed that should not have, 2 could not run.
 #[derive(Clone, Debug, Args)]
 pub struct ArenaOptions {
     /// Only these locks, separated by commas [default: all whose servers are installed].

@@ -24,6 +24,9 @@ const ORDER_TIMEOUT: &str = "8s";
 /// How long the load test may take after its load: the last orders, and reading the ledger.
 const OVERTIME: Duration = Duration::from_mins(3);
 
+/// Within such a stretch, each instance sells something.
+const RECOVERED: Duration = Duration::from_secs(1);
+
 /// Findings of the load test that do not count in any case: orders that a busy machine did not send in time.
 const NOT_JUDGED: [&str; 1] = ["not_sent"];
 
@@ -110,6 +113,11 @@ impl Run<'_> {
                 self.case.inject.inject(scene).await?;
                 scene.evidence.add(WHOLE_FAULT, 1);
             }
+            if self.case.control.is_none()
+                && let Err(error) = scene.until_all_sell(RECOVERED).await
+            {
+                scene.evidence.broken("recovery", format!("after the fault: {error:#}"));
+            }
             scene.record_totals().await
         };
         match injected.await {
@@ -118,7 +126,7 @@ impl Run<'_> {
             done => done?,
         }
         if self.case.may_hang() {
-            scene.restart_all().await?;
+            scene.restart_if_it_stands().await?;
         }
         // the checker decides the verdict, not this report
         load.report(self.lasts + OVERTIME).await?;

@@ -55,9 +55,12 @@ pub(crate) fn random(seed: u64, name: &str) -> SplitMix64 {
 }
 
 /// Runs each of `cases` cases once in each of `rounds` rounds; yields round and case. The first case changes from round to
-/// round, so that no case always follows the heaviest one.
+/// round, and every other round goes backwards, so that no case always follows the same one.
 pub(crate) fn rounds(rounds: usize, cases: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rounds).flat_map(move |round| (0..cases).map(move |case| (round, (round + case) % cases)))
+    (0..rounds).flat_map(move |round| {
+        let place = move |case| if round % 2 == 0 { case } else { cases - 1 - case };
+        (0..cases).map(move |case| (round, (round + place(case)) % cases))
+    })
 }
 
 #[cfg(test)]
@@ -77,6 +80,13 @@ mod tests {
             Ok(vec![done])
         };
         assert_eq!(trials.run(usize::MAX, worker).await.expect("none fails"), [3, 2]);
+    }
+
+    /// Goal: each round has every case once, and no case always follows the same one.
+    #[test]
+    fn rounds_mix_the_cases() {
+        let all: Vec<_> = rounds(4, 3).map(|(_, case)| case).collect();
+        assert_eq!(all, [0, 1, 2, 0, 2, 1, 2, 0, 1, 2, 1, 0]);
     }
 
     /// Goal: a seed repeats the choices, and each name has its own choices.

@@ -49,7 +49,6 @@ pub(super) fn cases() -> Vec<Case> {
     let silent = Case {
         name: "peers-redis-silent",
         fault,
-        rounds: 2,
         inject: &silence_redis_of_holder,
         proof: WHOLE_FAULT,
         ..network::silent().among_peers()
