@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-build test-lock test-demo test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
+.PHONY: help setup build demo test test-all test-build test-lock test-demo test-lab test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -41,10 +41,12 @@ TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
 
 # Many tests wait, for TTLs or for servers, so one more of them runs at a time than there are cores. More would be late.
 TEST_THREADS := $(shell echo $$((1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))))
-TEST := $(CARGO) test --no-fail-fast
 
 # One set of features for lints, docs and tests, so that each dependency is compiled once: every backend of the lock.
 ALL := --locked --workspace --features fenced-lock/etcd-tls,fenced-lock/metrics,fenced-lock/postgres-tls,fenced-lock/redis-tls,fenced-lock/serde,fenced-lock/zookeeper-tls
+
+# Every package but the simulator, whose model changes the features of dependencies: these would compile twice.
+TEST := $(CARGO) test --no-fail-fast $(ALL) --exclude simulator
 
 # Optimised, in a profile of its own.
 SIMULATOR := $(CARGO) test --locked --profile simulate --package simulator
@@ -53,8 +55,8 @@ SIMULATE := $(SIMULATOR) --test simulate
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
-test-build test-lock test-demo test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
-test-lock: export RUSTDOCFLAGS := -D warnings $(CHAOS)
+test-build test-lock test-demo test-lab test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
+test-rest: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
 # Make takes its job server out of MAKEFLAGS for a recipe, and leaves it in MFLAGS: cargo would warn of it.
 unexport MFLAGS
@@ -72,38 +74,40 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	  else echo "== dependencies: left out without cargo-deny (make deny builds it)"; fi
 	@echo "== tests"
 	@$(MAKE) --no-print-directory test-build
-	@$(MAKE) --no-print-directory --jobs 2 test-demo test-lock test-rest
+	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-lab test-rest
 	@$(MAKE) --no-print-directory test-seeds
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 test-build:
-	@$(TEST) $(ALL) --exclude simulator --no-run
+	@$(TEST) --no-run
 
-# Tests whose server is not installed are left out, and say so; where CI is set, they fail. Two of the three run side
-# by side: two keep all cores busy, and three would only make each other late.
+# Tests whose server is not installed are left out, and say so; where CI is set, they fail. Three jobs run side by side, the
+# longest first: their tests wait more than they compute.
 test-lock:
-	@$(TEST) $(ALL) --test lock -- --test-threads $(TEST_THREADS)
-	@$(TEST) $(ALL) --doc
+	@$(TEST) --test lock -- --test-threads $(TEST_THREADS)
 
 # The tests of the page are left out where .ci/setup can install no browser, unless CI is set.
 test-demo:
 	@[ -n "$$CI" ] || command -v chromedriver >/dev/null || left_out="--skip page::"; \
-	  $(TEST) $(ALL) --test demo -- $$left_out
+	  $(TEST) --test demo -- $$left_out
+
+test-lab:
+	@$(TEST) --test lab
 
 test-rest:
-	@$(TEST) $(ALL) --lib --bins --test servers --test service -- --test-threads $(TEST_THREADS)
-	@$(TEST) $(ALL) --test lab
+	@$(TEST) --lib --bins --test servers --test service -- --test-threads $(TEST_THREADS)
+	@$(TEST) --doc
 
 # Behind the others: it takes all cores, and they measure time.
 test-seeds:
+	@$(SIMULATOR) --test model --test simulate --no-run
 	@$(SIMULATOR) --test model
 	@$(SIMULATE) -- --seeds 2000
 	@$(SIMULATE) -- --controls
 
-test-all: test deny ## the tests, lints as shipped, the licences, and the first command as a new user runs it
-	@echo "== lints, as shipped"
-	@$(CARGO) clippy $(ALL) --lib --bins -- -D warnings
-	@$(MAKE) --no-print-directory demo ARGS='--once --port 18080'
+test-all: test deny ## the tests, the licences, and the lints of the first command, which has the fewest features
+	@echo "== lints, as the first command builds it"
+	@$(CARGO) clippy --locked --package demo --lib --bins -- -D warnings
 
 # Advisories need the network; licences, bans and sources do not. Where cargo-deny is missing, it is built in `target`, without
 # optimisation: that takes a fraction of the time, and the check takes some seconds either way.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-/// How often a condition is checked.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The time between two checks of a condition: it begins short and doubles, so that a long wait costs little.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a condition may take to come true: long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -34,8 +35,10 @@ pub async fn until<E: From<io::Error>>(
     mut is_so: impl AsyncFnMut() -> Result<bool, E>,
 ) -> Result<(), E> {
     let wait = async {
+        let mut pause = FIRST_PAUSE;
         while !is_so().await? {
-            sleep(POLL_INTERVAL).await;
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
         Ok(())
     };

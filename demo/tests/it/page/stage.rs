@@ -316,6 +316,8 @@ async fn the_stage_is_above_the_fold() {
     ] {
         page.become_device(device).await;
         page.load(&demo.url()).await;
+        page.until_reads("#sentence", "Two buyers").await;
+        page.to_the_end().await;
         page.until_reads("#sentence", "One unit, two owners.").await;
         for part in ["", ", '#sleeping'"] {
             if !part.is_empty() {
