@@ -98,18 +98,32 @@ impl EtcdLock {
     }
 
     /// Takes the lock of `item`, however long it takes. Fails only if the lock service refuses, or the sale stops.
-    /// After a silence of the store, makes no claim before the store answers, and none once the sale
-    /// [ends](super::Sale::finish): other instances may reach the store. With peers, makes a standby claim, which asks
-    /// for a turn only if orders cannot go to the holder. Returns the guard and its mutex.
+    /// After a silence of the store, makes no claim before the store answers, gives way to others that wait if another call met
+    /// the silence meanwhile, and makes no claim once the sale [ends](super::Sale::finish): other instances may reach the store.
+    /// With peers, makes a standby claim, which asks for a turn only if orders cannot go to the holder. Returns the guard and its
+    /// mutex.
     #[tracing::instrument(level = "debug", name = "claim", skip_all, fields(%item))]
     pub(super) async fn take(
         &self,
         item: &Item,
         forwarding: Option<&Forwarding>,
     ) -> Result<(Guard, Mutex), LockError> {
-        if !self.until_the_store_answers(item).await {
-            return Err(LockError::SessionLost { reason: LostReason::Closed });
+        loop {
+            if !self.until_the_store_answers(item).await {
+                return Err(LockError::SessionLost { reason: LostReason::Closed });
+            }
+            let (guard, mutex) = self.claim(item, forwarding).await?;
+            if !(guard.is_contended() && self.is_store_silent(item) && GIVE_WAY.is_on()) {
+                return Ok((guard, mutex));
+            }
         }
+    }
+
+    async fn claim(
+        &self,
+        item: &Item,
+        forwarding: Option<&Forwarding>,
+    ) -> Result<(Guard, Mutex), LockError> {
         let mut mutex = self.sessions.mutex(&self.name_of(item))?;
         let Some(forwarding) = forwarding else { return Ok((mutex.lock().await?, mutex)) };
         mutex = mutex.standby(Arc::clone(forwarding.peers.address()))?;
@@ -120,6 +134,12 @@ impl EtcdLock {
             () = forwarding.ask_for_turn(&mutex) => pending().await,
         };
         Ok((guard, mutex))
+    }
+
+    fn is_store_silent(&self, item: &Item) -> bool {
+        let troubles = self.troubles.lock();
+        let error = troubles.get(item).and_then(|trouble| trouble.error.as_ref());
+        error.is_some_and(|error| error.is_silence())
     }
 
     /// Notes how the latest attempt for `item` failed, or that it did not. Each further silence of the store while
@@ -382,7 +402,7 @@ pub(super) fn unavailable(error: impl Into<Arc<LockError>>) -> SaleError {
 pub(super) mod tests {
     use std::cell::Cell;
 
-    use fenced_lock::{BackendError, MemoryBackend, SessionOptions};
+    use fenced_lock::{BackendError, MemoryBackend, Session, SessionOptions};
     use redis::{ErrorKind, RedisError};
     use testkit::Proxy;
     use testkit::shared::fresh_database;
@@ -476,6 +496,35 @@ pub(super) mod tests {
             assert_eq!((ended, began_at.elapsed().as_secs()), (end, seconds), "{attempts:?}");
             assert!(attempts.contains(&sent.get()), "{} of {attempts:?}: {end}", sent.get());
         }
+    }
+
+    /// Goal: a call that waits for the lock while another call of this instance meets a silent store leaves the lock to others.
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_call_hears_of_a_silence() {
+        let (lock, service) = lock();
+        let item = Item::DEFAULT;
+        let options = SessionOptions::new(10 * SECOND);
+        let session = Session::open(Arc::new(service), options).await.expect("a session");
+        let other = session.mutex(&lock.name_of(&item)).expect("a valid name");
+        let queued = async |count| {
+            let is_so = async || other.queue().await.is_ok_and(|queue| queue.len() == count);
+            eventually("the call waits", is_so).await;
+        };
+        let held = other.lock().await.expect("free");
+        let waits = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.take(&Item::DEFAULT, None).await.map(drop) }
+        });
+        queued(2).await;
+        let behind = tokio::spawn({
+            let other = other.clone();
+            async move { other.lock().await }
+        });
+        queued(3).await;
+        lock.note_answer(&item, Some(&Arc::new(no_answer())), true);
+        held.unlock().await.expect("held");
+        let next = within("the other instance is next", behind).await.expect("no panic");
+        assert!(next.is_ok() && !waits.is_finished());
     }
 
     /// Goal: an instance whose store is silent claims nothing until the store answers. If others wait, they have the lock for
