@@ -14,10 +14,8 @@ macro_rules! safeguards {
 }
 
 safeguards! {
-    /// The bounds on the size of a request, the time that it takes to arrive, and the event feeds.
+    /// The bounds on the size of a request and on the time that it takes to arrive.
     LIMITS = "limits",
-    /// A read of a queue runs to its end, and only one such read runs at a time.
-    SEE_THROUGH = "see-through",
     /// The inventory follows the redirections of a Redis Cluster, and asks for the map of the slots again.
     REDIRECTS = "redirects",
     /// An instance with a silent store gives the lock up, and makes no claim before the store answers.

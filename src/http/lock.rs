@@ -11,21 +11,18 @@ use serde_json::{Value, json};
 use super::problem::Problem;
 use super::state::AppState;
 use super::{params, reply};
-use crate::safeguard::SEE_THROUGH;
 use crate::sale::SaleError;
 
 /// The queue for an item's lock, from the watch; if there is none, from etcd by one request at a time.
 pub(super) async fn queue(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
     let (sale, name) = (app.sale.clone(), app.sale.guard().lock_name(&item));
-    let queue = match sale.watched_queue(&item) {
-        _ if !SEE_THROUGH.is_on() => sale.queue(&item).await?,
-        Some(queue) => queue,
-        None => {
-            // the read runs to its end even if the client disconnects: cancelled requests wear out the connection
-            let read = app.queue_reads.run(async move { sale.queue(&item).await }).await;
-            read.ok_or(SaleError::TooManyReads)??
-        }
+    let queue = if let Some(queue) = sale.watched_queue(&item) {
+        queue
+    } else {
+        // the read runs to its end even if the client disconnects: cancelled requests wear out the connection
+        let read = app.queue_reads.run(async move { sale.queue(&item).await }).await;
+        read.ok_or(SaleError::TooManyReads)??
     };
     Ok(view(name.as_deref(), queue))
 }

@@ -30,8 +30,6 @@ pub enum Safeguard {
     Denials,
     /// A claim counts as released if another member may have released it before.
     UnknownRelease,
-    /// A request runs to its end even if its caller stops waiting for the answer.
-    SeeThrough,
     /// A queue is read in pages.
     Pages,
     /// One request releases a claim and makes the next one.

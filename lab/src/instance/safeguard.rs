@@ -13,7 +13,7 @@ use fenced_lock::chaos::Safeguard as Lock;
 #[cfg(fenced_lock_chaos)]
 use flash_sale::config::Config;
 #[cfg(fenced_lock_chaos)]
-use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS, SEE_THROUGH};
+use flash_sale::safeguard::{GIVE_WAY, LIMITS, REDIRECTS};
 
 use testkit::signals::{Signals, exit_code};
 
@@ -43,11 +43,8 @@ pub enum Safeguard {
     GiveWay,
     /// Orders wait for ever, and a request that etcd has no room for is repeated until it has
     Deadlines,
-    /// Nothing bounds the size of a request, the time that it takes to arrive, the connections, and the
-    /// event feeds, which any name has
+    /// Nothing bounds the size of a request, the time that it takes to arrive, and the connections
     Limits,
-    /// A request to etcd is dropped with the HTTP request that needs it, and any number of clients may read queues
-    SeeThrough,
     /// The claim of a waiter that went away stays in the queue while the session lives
     ClaimCleanup,
     /// The instance believes in its lease until etcd says that it is gone
@@ -101,10 +98,6 @@ impl Safeguard {
             }
             Self::Redirects => return REDIRECTS.set(false),
             Self::GiveWay => return GIVE_WAY.set(false),
-            Self::SeeThrough => {
-                SEE_THROUGH.set(false);
-                Lock::SeeThrough
-            }
             Self::Deadlines => {
                 config.wait_timeout = FOR_EVER;
                 Lock::Refusals

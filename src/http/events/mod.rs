@@ -23,7 +23,6 @@ use super::params;
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
 use crate::inventory::{Inventory, Item};
-use crate::safeguard::LIMITS;
 
 /// The feeds of the watched items.
 pub(super) struct Events {
@@ -64,7 +63,7 @@ fn watcher(app: &Arc<AppState>, item: &Item, place: OwnedSemaphorePermit) -> Wat
         return Watcher::of(feed, place);
     }
     // there are at most as many feeds as places: remove a feed without watchers
-    if feeds.len() >= app.events.most && LIMITS.is_on() {
+    if feeds.len() >= app.events.most {
         let alone =
             feeds.iter().find(|(_, feed)| feed.is_unwatched()).map(|(item, _)| item.clone());
         if let Some(feed) = alone.and_then(|item| feeds.remove(&item)) {
@@ -89,9 +88,7 @@ pub(super) async fn events(
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = app.events.take_place()?;
-    if LIMITS.is_on() {
-        app.sale.check_known(&item).await?;
-    }
+    app.sale.check_known(&item).await?;
     let watcher = watcher(&app, &item, place);
     let messages = watcher.messages(move || app.require(Role::Shop, &headers).is_ok());
     let headers = [

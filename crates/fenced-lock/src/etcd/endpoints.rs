@@ -14,13 +14,11 @@ use etcd_client::{Client, Error, GetOptions, GetResponse, Txn, TxnResponse};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::EtcdOptions;
 use super::failure::{
     asks_to_authenticate, backend_error, distrusts, is_answer, may_be_done, says_auth_is_off,
 };
-use crate::chaos::Safeguard;
 use crate::shared::Shared;
 use crate::{BackendError, BackendErrorKind};
 
@@ -132,15 +130,8 @@ impl Endpoints {
                     }
                     answer
                 });
-                async {
-                    let answer = if Safeguard::SeeThrough.is_on() {
-                        // the task goes on when its handle is dropped
-                        task.await
-                    } else {
-                        AbortOnDropHandle::new(task).await
-                    };
-                    answer.unwrap_or_else(|ended| Err(Error::IoError(ended.into())))
-                }
+                // the task goes on when its handle is dropped
+                async { task.await.unwrap_or_else(|ended| Err(Error::IoError(ended.into()))) }
             };
             self.ask_member(index, limit, see_through).await
         })
