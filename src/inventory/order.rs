@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fenced_lock::Token;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::Item;
 use super::stock::{parse_token, token_record};
@@ -85,7 +85,8 @@ impl User {
 }
 
 /// The action that an order asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// To take its units, for good or until the hold ends.
     #[default]

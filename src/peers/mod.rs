@@ -805,7 +805,11 @@ mod tests {
             Holder { done: Mutex::default(), numbers: sent, store_answered_at: Instant::now() };
         let world = World::new(Vec::new(), Duration::ZERO, 9);
         let door = Door { peers: Arc::new(world.sender), receiver: Arc::new(receiver) };
-        for frame in [&b""[..], b"{}", b"{\"version\":2,\"item\":\"default\"}", b"\xff"] {
+        let tenure = Tenure { key: "lock/1-1".into(), token: Token::new(ClusterId(1), 5) };
+        // it differs from a good frame in its version alone
+        let frame = Frame::new(&Item::DEFAULT, &tenure, vec![any_order()]);
+        let other = Frame { version: 0, ..frame }.write();
+        for frame in [&b""[..], b"{}", b"{\"version\":0,\"item\":\"default\"}", b"\xff", &other] {
             let lines: Vec<_> = door.answer(frame).collect().await;
             let line: Line = serde_json::from_slice(&lines[0]).expect("a line");
             assert_eq!((lines.len(), line.not_done), (1, Some(NotDone::Format)));

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use fenced_lock::Token;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::inventory::{
-    Action, Inventory, InventoryError, Item, Order, OrderId, Outcome, Quantity, User, parse_token,
-    token_record,
+    Action, Inventory, InventoryError, Item, Order, OrderId, Outcome, Quantity, User,
 };
 use crate::sale::SaleError;
 
 /// The version of the format. An instance carries out no frame of another version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// One tenure of a lock, named by the granted claim: no other tenure has the same key and token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +23,6 @@ pub struct Tenure {
     /// The whole key of the claim: the lock's name, the lease's random number, and the claim's own number.
     pub key: Box<str>,
     /// The token of the grant.
-    #[serde(serialize_with = "write_token", deserialize_with = "read_token")]
     pub token: Token,
 }
 
@@ -70,63 +68,23 @@ pub struct Frame {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Forwarded {
     id: String,
-    #[serde(default = "one", skip_serializing_if = "is_one")]
     quantity: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     user: String,
-    #[serde(default, skip_serializing_if = "Asks::is_default")]
-    asks: Asks,
+    action: Action,
     /// The number of the buyer's request.
     pub request: u32,
     /// The token of the order's first attempt that got no answer.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "write_any_token",
-        deserialize_with = "read_any_token"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_under: Option<Token>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Asks {
-    #[default]
-    Reserve,
-    Confirm,
-    Cancel,
-    Return,
-    Expire,
-}
-
-impl Asks {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-fn one() -> u32 {
-    1
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_one(quantity: &u32) -> bool {
-    *quantity == 1
 }
 
 impl Forwarded {
     /// The order as a frame has it.
     pub fn new(order: &Order, request: u32, sent_under: Option<Token>) -> Self {
-        let asks = match order.action {
-            Action::Reserve => Asks::Reserve,
-            Action::Confirm => Asks::Confirm,
-            Action::Cancel => Asks::Cancel,
-            Action::Return => Asks::Return,
-            Action::Expire => Asks::Expire,
-        };
         let (id, user) = (order.id.as_str().to_owned(), order.user.as_str().to_owned());
-        Self { id, quantity: order.quantity.get(), user, asks, request, sent_under }
+        let (quantity, action) = (order.quantity.get(), order.action);
+        Self { id, quantity, user, action, request, sent_under }
     }
 
     /// The order, which is of `item`.
@@ -139,13 +97,7 @@ impl Forwarded {
             item: item.clone(),
             quantity: Quantity::new(self.quantity)?,
             user: User::new(&self.user)?,
-            action: match self.asks {
-                Asks::Reserve => Action::Reserve,
-                Asks::Confirm => Action::Confirm,
-                Asks::Cancel => Action::Cancel,
-                Asks::Return => Action::Return,
-                Asks::Expire => Action::Expire,
-            },
+            action: self.action,
         })
     }
 }
@@ -176,20 +128,14 @@ impl Frame {
     /// # Errors
     /// The reason for which the holder carries out nothing of it.
     pub(super) fn read(text: &[u8]) -> Result<Self, NotDone> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        // another version may have any other fields
-        let other =
-            serde_json::from_slice(text).is_ok_and(|Version { version }| version != VERSION);
         let frame: Self = serde_json::from_slice(text).map_err(|error| {
             tracing::debug!(%error, "a frame of a peer cannot be read");
             NotDone::Format
         })?;
-        let is_valid = (1..=Inventory::MAX_BATCH).contains(&frame.orders.len())
+        let is_valid = frame.version == VERSION
+            && (1..=Inventory::MAX_BATCH).contains(&frame.orders.len())
             && frame.tenure.token.revision() > 0;
-        if other || !is_valid { Err(NotDone::Format) } else { Ok(frame) }
+        if is_valid { Ok(frame) } else { Err(NotDone::Format) }
     }
 }
 
@@ -234,7 +180,7 @@ pub enum Refusal {
     SaleReplaced,
     Damaged(String),
     RolledBack(String),
-    ForeignFence(String, String),
+    ForeignFence(Token, Token),
 }
 
 impl Fate {
@@ -260,27 +206,22 @@ impl Refusal {
             InventoryError::SaleRefused { why: "sale-replaced", .. } => Self::SaleReplaced,
             InventoryError::Damaged { what } => Self::Damaged(what.clone()),
             InventoryError::RolledBack { what } => Self::RolledBack(what.clone()),
-            InventoryError::ForeignFence { fence, token } => {
-                Self::ForeignFence(token_record(*fence), token_record(*token))
-            }
+            InventoryError::ForeignFence { fence, token } => Self::ForeignFence(*fence, *token),
             _ => return None,
         })
     }
 
-    /// The refusal as an error of the store; `None` if it cannot be parsed.
-    pub fn error(self) -> Option<InventoryError> {
-        Some(match self {
+    /// The refusal as an error of the store.
+    pub fn error(self) -> InventoryError {
+        match self {
             Self::UnknownItem => InventoryError::UnknownItem,
             Self::SaleReplaced => {
                 InventoryError::SaleRefused { why: "sale-replaced", running: None }
             }
             Self::Damaged(what) => InventoryError::Damaged { what },
             Self::RolledBack(what) => InventoryError::RolledBack { what },
-            Self::ForeignFence(fence, token) => {
-                let (fence, token) = (parse_token(&fence)?, parse_token(&token)?);
-                InventoryError::ForeignFence { fence, token }
-            }
-        })
+            Self::ForeignFence(fence, token) => InventoryError::ForeignFence { fence, token },
+        }
     }
 }
 
@@ -317,38 +258,12 @@ impl Line {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn write_token<S: Serializer>(token: &Token, to: S) -> Result<S::Ok, S::Error> {
-    token_record(*token).serialize(to)
-}
-
-fn read_token<'a, D: Deserializer<'a>>(from: D) -> Result<Token, D::Error> {
-    let text = String::deserialize(from)?;
-    parse_token(&text).ok_or_else(|| D::Error::custom("a token is a cluster and a revision"))
-}
-
-#[allow(clippy::ref_option, reason = "the signature that serde asks for")]
-fn write_any_token<S: Serializer>(token: &Option<Token>, to: S) -> Result<S::Ok, S::Error> {
-    token.map(token_record).serialize(to)
-}
-
-fn read_any_token<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Token>, D::Error> {
-    read_token(from).map(Some)
-}
-
 fn read_item<'a, D: Deserializer<'a>>(from: D) -> Result<Item, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
 #[cfg(test)]
 pub(super) fn any_order() -> Forwarded {
-    let id = "a".to_owned();
-    Forwarded {
-        id,
-        quantity: 1,
-        user: String::new(),
-        asks: Asks::Reserve,
-        request: 1,
-        sent_under: None,
-    }
+    let (id, user, action) = ("a".to_owned(), String::new(), Action::Reserve);
+    Forwarded { id, quantity: 1, user, action, request: 1, sent_under: None }
 }

@@ -290,10 +290,7 @@ impl Remote {
             Fate::Final(text) => Outcome::parse(&waiting.order, Some(waiting.request), &text)
                 .map(|(outcome, _)| outcome)
                 .ok_or_else(unknown),
-            Fate::Refused(refusal) => Err(match refusal.error() {
-                Some(error) => Missing::Refused(Arc::new(error)),
-                None => Missing::NotDone,
-            }),
+            Fate::Refused(refusal) => Err(Missing::Refused(Arc::new(refusal.error()))),
             Fate::NotDone(_) => Err(Missing::NotDone),
             Fate::Unknown => Err(unknown()),
         };
