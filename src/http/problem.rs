@@ -136,7 +136,7 @@ problem_types! {
 
 impl ProblemType {
     /// The type of this word.
-    fn of(word: &str) -> &'static Self {
+    pub(super) fn of(word: &str) -> &'static Self {
         let has_word = |kind: &&Self| kind.word == word;
         Self::ALL.iter().copied().find(has_word).unwrap_or(Self::INTERNAL)
     }
@@ -319,7 +319,7 @@ mod tests {
         let of_orders: Vec<_> =
             of_orders.chain(of_store.map(|error| E::of_read(error, &item()))).collect();
         for error in &of_orders {
-            assert!(OUTCOMES.contains(&error.outcome()), "{error}");
+            assert!(OUTCOMES.contains(&error.word()), "{error}");
         }
         let others = [
             E::LockBlocked { item: item(), key: "a/b".into() },

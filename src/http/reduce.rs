@@ -167,8 +167,10 @@ pub(super) async fn change(
 pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Response, Problem> {
     let is_repeated =
         matches!(outcome, Outcome::Repeated(_) | Outcome::Changed { is_repeated: true, .. });
-    let problem = |kind, detail: Cow<'static, str>| {
-        Problem::new(kind, detail).with("order", id.as_str()).with("item", item.to_string())
+    let word = outcome.word();
+    let problem = |detail: Cow<'static, str>| {
+        let problem = Problem::new(ProblemType::of(word), detail);
+        problem.with("order", id.as_str()).with("item", item.to_string())
     };
     Err(match outcome {
         Outcome::Reserved(entry)
@@ -189,64 +191,52 @@ pub(super) fn answer(id: &OrderId, item: &Item, outcome: Outcome) -> Result<Resp
             return Ok(marked(answer, is_repeated));
         }
         Outcome::Over { event, time } => {
-            let (kind, what) = match event {
-                Event::Cancelled => (ProblemType::CANCELLED, "the order was cancelled"),
-                Event::Returned => (ProblemType::RETURNED, "the order was returned"),
-                _ => (ProblemType::EXPIRED, "the hold of the order ended"),
+            let what = match event {
+                Event::Cancelled => "the order was cancelled",
+                Event::Returned => "the order was returned",
+                _ => "the hold of the order ended",
             };
             let detail = format!("{what} at {time}: order again under a new Idempotency-Key");
-            problem(kind, detail.into()).with("time", time.to_string())
+            problem(detail.into()).with("time", time.to_string())
         }
-        Outcome::Final => problem(
-            ProblemType::ORDER_FINAL,
-            "the order is confirmed, or was final from the start: its units stay sold".into(),
-        ),
-        Outcome::NotConfirmed => problem(
-            ProblemType::NOT_CONFIRMED,
-            "the order is held: cancel it, and its units are on sale again".into(),
-        ),
+        Outcome::Final => {
+            problem("the order is confirmed, or was final from the start: its units stay sold".into())
+        }
+        Outcome::NotConfirmed => {
+            problem("the order is held: cancel it, and its units are on sale again".into())
+        }
         Outcome::Unknown => problem(
-            ProblemType::UNKNOWN_ORDER,
             "no order of this id and user was accepted in the running sale: it took nothing there so far (in a query, a `+` \
              stands for a space: write %2B)"
                 .into(),
         ),
-        Outcome::SoldOut { remaining } => {
-            problem(ProblemType::SOLD_OUT, left(remaining)).with("remaining", remaining)
-        }
+        Outcome::SoldOut { remaining } => problem(left(remaining)).with("remaining", remaining),
         Outcome::AllHeld { remaining, ends_in, hold_seconds } => {
             let detail = format!("{}, and others are held: try again", left(remaining));
-            let problem = problem(ProblemType::ALL_HELD, detail.into());
             let at_random = hold_seconds.min(MOST_HOLD_JITTER_SECONDS);
-            problem.with("remaining", remaining).retry_after(seconds_until(ends_in), at_random)
+            let problem = problem(detail.into()).with("remaining", remaining);
+            problem.retry_after(seconds_until(ends_in), at_random)
         }
-        // only a guard without a queue returns this: a queue puts the order into the next batch
-        Outcome::HoldsDue => problem(ProblemType::WAIT_TOO_LONG, "holds are being ended".into()),
+        Outcome::HoldsDue => problem("holds are being ended".into()),
         Outcome::LimitReached { is_per_user, limit, has } => {
             let whose = if is_per_user { "each user" } else { "one order" };
             let had = if has > 0 { format!(", and you have {has}") } else { String::new() };
             let detail =
                 format!("the sale allows {whose} at most {limit} units{had}: nothing was taken");
-            problem(ProblemType::LIMIT_REACHED, detail.into()).with("limit", limit).with("has", has)
+            problem(detail.into()).with("limit", limit).with("has", has)
         }
-        Outcome::UserRequired => problem(
-            ProblemType::USER_REQUIRED,
-            "the sale limits the units of each user: name the user".into(),
-        ),
+        Outcome::UserRequired => {
+            problem("the sale limits the units of each user: name the user".into())
+        }
         Outcome::NotStarted { at, within } => {
-            let detail = format!("the sale starts at {at}").into();
-            let problem = problem(ProblemType::NOT_STARTED, detail).with("time", at.to_string());
-            problem.retry_after(seconds_until(within), 0)
+            let problem = problem(format!("the sale starts at {at}").into());
+            problem.with("time", at.to_string()).retry_after(seconds_until(within), 0)
         }
-        Outcome::Paused => {
-            problem(ProblemType::PAUSED, "the sale is paused: try again later".into())
-        }
+        Outcome::Paused => problem("the sale is paused: try again later".into()),
         Outcome::SaleEnded { at } => {
-            let problem = problem(ProblemType::ENDED, format!("the sale ended at {at}").into());
-            problem.with("time", at.to_string())
+            problem(format!("the sale ended at {at}").into()).with("time", at.to_string())
         }
         Outcome::Conflict => problem(
-            ProblemType::ORDER_CONFLICT,
             "this order id belongs to an order with another quantity or user: nothing was taken, use a new \
              Idempotency-Key for a new order"
                 .into(),
@@ -291,6 +281,7 @@ pub(super) fn prefers(headers: &HeaderMap, media_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sale::metrics::OUTCOMES;
 
     fn id(values: &[&str]) -> Result<String, &'static ProblemType> {
         let name = HeaderName::from_static("idempotency-key");
@@ -299,6 +290,37 @@ mod tests {
         let key = params::idempotency_key(&headers, ProblemType::BAD_ORDER_ID);
         let id = key.and_then(|key| params::order_id(&key.expect("a header")));
         id.map(|id| id.as_str().to_owned()).map_err(|problem| problem.kind())
+    }
+
+    /// Goal: each refusal has the problem of its word, and is counted under it.
+    #[test]
+    fn every_refusal_has_its_problem() {
+        let (id, at) = (OrderId::random(), Timestamp::default());
+        let within = Duration::from_secs(1);
+        let over = [Event::Cancelled, Event::Expired, Event::Returned];
+        let over = over.map(|event| Outcome::Over { event, time: at });
+        let all_held = Outcome::AllHeld { remaining: 1, ends_in: within, hold_seconds: 1 };
+        for outcome in over.into_iter().chain([
+            Outcome::Final,
+            Outcome::NotConfirmed,
+            Outcome::Unknown,
+            Outcome::SoldOut { remaining: 1 },
+            all_held,
+            Outcome::HoldsDue,
+            Outcome::LimitReached { is_per_user: true, limit: 1, has: 1 },
+            Outcome::UserRequired,
+            Outcome::NotStarted { at, within },
+            Outcome::Paused,
+            Outcome::SaleEnded { at },
+            Outcome::Conflict,
+            Outcome::SaleReplaced,
+            Outcome::Damaged { what: String::new() },
+        ]) {
+            let word = outcome.word();
+            let problem = answer(&id, &Item::DEFAULT, outcome).expect_err("a refusal");
+            assert_eq!(problem.kind().word, word);
+            assert!(OUTCOMES.contains(&word), "{word}");
+        }
     }
 
     /// Goal: a bare and a quoted key name the same order, and any other text is refused.

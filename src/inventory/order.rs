@@ -670,6 +670,31 @@ impl Outcome {
         }
     }
 
+    /// The outcome in a word: the order's event, or the `type` of the problem that its buyer gets.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Reserved(_) | Self::Repeated(_) => Event::Reserved.word(),
+            Self::Changed { change: Accepted { event, .. }, .. } | Self::Over { event, .. } => {
+                event.word()
+            }
+            Self::Final => "order-final",
+            Self::NotConfirmed => "not-confirmed",
+            Self::Unknown => "unknown-order",
+            Self::SoldOut { .. } => "sold-out",
+            Self::AllHeld { .. } => "all-held",
+            // only a guard without a queue returns this: a queue puts the order into the next batch
+            Self::HoldsDue => "wait-too-long",
+            Self::LimitReached { .. } => "limit-reached",
+            Self::UserRequired => "user-required",
+            Self::NotStarted { .. } => "not-started",
+            Self::Paused => "paused",
+            Self::SaleEnded { .. } => "ended",
+            Self::Conflict => "order-conflict",
+            Self::SaleReplaced => "sale-replaced",
+            Self::Damaged { .. } => "damaged",
+        }
+    }
+
     /// Whether the script, run again under the same token, could give the same order another outcome. Units come back
     /// when a hold ends or an order is returned. A change of the sale raises the fence, so it does not count.
     pub(crate) fn may_change(&self) -> bool {

@@ -108,7 +108,7 @@ pub enum SaleError {
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl SaleError {
-    /// The error in a word: the `type` of its problem.
+    /// The error in a word: the `type` of its problem, and the outcome of its order in the metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::QueueFull { .. } => "queue-full",
@@ -133,15 +133,6 @@ impl SaleError {
                 error if error.is_wrong_server() => "store-misconfigured",
                 _ => "store-unavailable",
             },
-        }
-    }
-
-    /// The outcome of the order in the metrics: one of [`OUTCOMES`](super::metrics::OUTCOMES).
-    pub fn outcome(&self) -> &'static str {
-        match self.word() {
-            "outcome-unknown" => "unknown",
-            "item-required" => "unknown-item",
-            word => word,
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use super::SaleError;
-use crate::inventory::{Accepted, InventoryError, Outcome};
+use crate::inventory::{InventoryError, Outcome};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -123,17 +123,18 @@ impl Histogram {
     }
 }
 
-/// How an order can end: the values of the label `outcome`.
-pub const OUTCOMES: [&str; 30] = [
+/// How an order can end: the values of the label `outcome`. Those of faults and refusals are types of problems.
+pub const OUTCOMES: [&str; 32] = [
     "reserved",
     "sold-out",
     "all-held",
-    "conflict",
+    "order-conflict",
+    "sale-replaced",
     "confirmed",
     "cancelled",
     "expired",
     "returned",
-    "final",
+    "order-final",
     "not-confirmed",
     "unknown-order",
     "limit-reached",
@@ -148,11 +149,12 @@ pub const OUTCOMES: [&str; 30] = [
     "lock-refused",
     "store-unavailable",
     "store-misconfigured",
-    "unknown",
+    "outcome-unknown",
     "store-rolled-back",
     "stale-token",
     "foreign-fence",
     "unknown-item",
+    "item-required",
     "damaged",
     "stopping",
 ];
@@ -242,26 +244,7 @@ pub(super) struct OrderCount<'a> {
 
 impl OrderCount<'_> {
     pub(super) fn end(mut self, answer: &Result<Outcome, SaleError>) {
-        self.outcome = match answer {
-            Ok(Outcome::Reserved(_) | Outcome::Repeated(_)) => "reserved",
-            Ok(Outcome::SoldOut { .. } | Outcome::HoldsDue) => "sold-out",
-            Ok(Outcome::AllHeld { .. }) => "all-held",
-            Ok(
-                Outcome::Changed { change: Accepted { event, .. }, .. }
-                | Outcome::Over { event, .. },
-            ) => event.word(),
-            Ok(Outcome::Final) => "final",
-            Ok(Outcome::NotConfirmed) => "not-confirmed",
-            Ok(Outcome::Unknown) => "unknown-order",
-            Ok(Outcome::LimitReached { .. }) => "limit-reached",
-            Ok(Outcome::UserRequired) => "user-required",
-            Ok(Outcome::NotStarted { .. }) => "not-started",
-            Ok(Outcome::Paused) => "paused",
-            Ok(Outcome::SaleEnded { .. }) => "ended",
-            Ok(Outcome::Conflict | Outcome::SaleReplaced) => "conflict",
-            Ok(Outcome::Damaged { .. }) => "damaged",
-            Err(error) => error.outcome(),
-        };
+        self.outcome = answer.as_ref().map_or_else(SaleError::word, Outcome::word);
     }
 }
 

@@ -81,10 +81,10 @@ fn assert_names(page: &str) {
         used.insert(known.unwrap_or_else(|| panic!("there is no metric {word}")));
     }
     assert_eq!(used, names, "each metric is of use");
-    for choice in texts
-        .split("outcome")
-        .filter_map(|rest| rest.trim_start_matches(['=', '!', '~']).strip_prefix('"'))
-    {
+    // an outcome can itself begin with this word, and then no operator follows
+    for choice in texts.match_indices("outcome").filter_map(|(at, label)| {
+        texts[at + label.len()..].trim_start_matches(['=', '!', '~']).strip_prefix('"')
+    }) {
         for outcome in choice.split('"').next().unwrap().split('|') {
             assert!(OUTCOMES.contains(&outcome), "there is no outcome {outcome}");
         }

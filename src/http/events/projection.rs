@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The outcomes of orders that do not count as refused.
 const NOT_REFUSED: [&str; 7] =
-    ["reserved", "sold-out", "conflict", "abandoned", "confirmed", "cancelled", "returned"];
+    ["reserved", "sold-out", "order-conflict", "abandoned", "confirmed", "cancelled", "returned"];
 
 pub(super) struct Projection {
     item: Item,

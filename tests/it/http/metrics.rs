@@ -25,7 +25,7 @@ async fn orders_are_counted_by_how_they_ended() {
     for line in [
         r#"orders_total{outcome="reserved"} 3"#,
         r#"orders_total{outcome="sold-out"} 1"#,
-        r#"orders_total{outcome="unknown"} 0"#,
+        r#"orders_total{outcome="outcome-unknown"} 0"#,
         r#"order_seconds_count{outcome="reserved"} 3"#,
         r#"order_seconds_bucket{outcome="sold-out",le="+Inf"} 1"#,
         r#"http_answers_total{route="/stock/reduce",status="200"} 3"#,

@@ -58,7 +58,7 @@ async fn orders_share_a_read() {
     assert_eq!(*accepted(&again.await.unwrap()), first);
     assert_eq!(conflict.await.unwrap(), Outcome::Conflict);
     let error = spoilt.await.unwrap_err();
-    assert_eq!(error.outcome(), "damaged", "{error:?}");
+    assert_eq!(error.word(), "damaged", "{error:?}");
     assert_eq!(scripts_run(&redis).await - before, 3, "one early, and two for 1303 orders");
 }
 
@@ -98,7 +98,7 @@ async fn looks_at_a_sale_share_reads() {
         assert_eq!(found, [Some(first.clone()), Some(second.clone()), None]);
     }
     let error = within("the damaged order", spoilt).await.unwrap_err();
-    assert_eq!(error.outcome(), "damaged", "{error:?}");
+    assert_eq!(error.word(), "damaged", "{error:?}");
     assert_eq!(scripts_run(&redis).await - before, 2, "one for all states, and one for all orders");
 }
 
@@ -133,7 +133,7 @@ async fn one_failed_read_answers_all_that_wait() {
     let waiting: Vec<_> =
         (0..2500).map(|number| begun(shop.sale.reduce(order(&format!("{number}"), 1)))).collect();
     for answer in within("the answers", join_all(waiting)).await {
-        assert_eq!(answer.unwrap_err().outcome(), "store-unavailable");
+        assert_eq!(answer.unwrap_err().word(), "store-unavailable");
     }
     assert_eq!(proxy.connections(), before);
     proxy.release();
