@@ -323,7 +323,7 @@ mod tests {
         }
         let others = [
             E::LockBlocked { item: item(), key: "a/b".into() },
-            E::StartUnknown { item: item(), source: cause() },
+            E::CallUnknown { item: item(), word: "start-unknown", source: cause() },
             E::TooManyReads,
         ];
         for error in of_orders.into_iter().chain(others) {

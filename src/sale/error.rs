@@ -74,25 +74,16 @@ pub enum SaleError {
         /// The cause.
         source: BoxError,
     },
-    /// The start of a sale was sent to the store and not confirmed.
+    /// The start, the change or the deletion of a sale was sent to the store and not confirmed.
     #[error(
-        "the store did not answer in time, so the sale of {item} may have been started or deleted: send the same call \
-         with the same id again, or see GET /sales"
+        "the store did not answer in time, so this call for the sale of {item} may have been carried out: send the same call \
+         with the same id or Idempotency-Key again, which does nothing twice, or see GET /sales"
     )]
-    StartUnknown {
+    CallUnknown {
         /// The item.
         item: Item,
-        /// The cause.
-        source: BoxError,
-    },
-    /// The change of a sale was sent to the store and not confirmed.
-    #[error(
-        "the store did not answer in time, so the sale of {item} may have been changed: send the same call with the same \
-         Idempotency-Key again, which changes nothing twice"
-    )]
-    ChangeUnknown {
-        /// The item.
-        item: Item,
+        /// The error in a word: `start-unknown` or `change-unknown`.
+        word: &'static str,
         /// The cause.
         source: BoxError,
     },
@@ -117,8 +108,7 @@ impl SaleError {
             Self::LockRefused { .. } => "lock-refused",
             Self::LockBlocked { .. } => "not-ready",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
-            Self::StartUnknown { .. } => "start-unknown",
-            Self::ChangeUnknown { .. } => "change-unknown",
+            Self::CallUnknown { word, .. } => word,
             Self::TooManyReads => "too-many-watchers",
             Self::Stopping => "stopping",
             Self::Store { source, .. } => match &**source {
@@ -141,8 +131,7 @@ impl SaleError {
         match self {
             Self::QueueFull { item, .. }
             | Self::LockBlocked { item, .. }
-            | Self::StartUnknown { item, .. }
-            | Self::ChangeUnknown { item, .. }
+            | Self::CallUnknown { item, .. }
             | Self::Store { item, .. } => Some(item),
             _ => None,
         }
@@ -157,22 +146,21 @@ impl SaleError {
         Self::OutcomeUnknown { order: order.id.clone(), source: error.into() }
     }
 
-    /// The error of starting a sale of `item` after this failure of the store.
+    /// The error of starting a sale of `item`, or of deleting one, after this failure of the store.
     pub fn of_start(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
-        let error = error.into();
-        if error.nothing_written() {
-            return Self::of_read(error, item);
-        }
-        Self::StartUnknown { item: item.clone(), source: error.into() }
+        Self::of_call(error.into(), item, "start-unknown")
     }
 
     /// The error of changing the sale of `item` after this failure of the store.
     pub fn of_change(error: impl Into<Arc<InventoryError>>, item: &Item) -> Self {
-        let error = error.into();
+        Self::of_call(error.into(), item, "change-unknown")
+    }
+
+    fn of_call(error: Arc<InventoryError>, item: &Item, word: &'static str) -> Self {
         if error.nothing_written() {
             return Self::of_read(error, item);
         }
-        Self::ChangeUnknown { item: item.clone(), source: error.into() }
+        Self::CallUnknown { item: item.clone(), word, source: error.into() }
     }
 
     /// The error of an order whose sale was [replaced](crate::inventory::Outcome::SaleReplaced).

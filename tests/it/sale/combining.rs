@@ -130,7 +130,7 @@ async fn a_start_without_an_answer_does_not_keep_the_lock() {
             assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");
             assert_eq!(running.fence, started.stock.fence);
         } else {
-            assert!(matches!(stuck, Err(SaleError::StartUnknown { .. })), "{stuck:?}");
+            assert!(matches!(stuck, Err(SaleError::CallUnknown { .. })), "{stuck:?}");
             assert_eq!(running.initial, 7);
         }
     }
