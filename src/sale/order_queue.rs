@@ -1,6 +1,5 @@
 //! The orders of an item that wait for the lock.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
@@ -84,27 +83,19 @@ struct Tally {
 }
 
 impl Tally {
-    fn added(&mut self, line: usize, waiting: &WaitingOrder) {
+    /// Counts this order in, or out.
+    fn count(&mut self, line: usize, waiting: &WaitingOrder, is_in: bool) {
+        let step = |count: &mut usize| *count = if is_in { *count + 1 } else { *count - 1 };
         match waiting.bound {
-            Some(_) => self.bound += 1,
-            None => self.follow_ups += usize::from(is_follow_up(&waiting.order)),
+            Some(_) => step(&mut self.bound),
+            None if is_follow_up(&waiting.order) => step(&mut self.follow_ups),
+            None => {}
         }
         if line >= OTHERS {
-            self.others.entry(waiting.order.key()).or_insert((0, line)).0 += 1;
-        }
-    }
-
-    fn removed(&mut self, line: usize, waiting: &WaitingOrder) {
-        match waiting.bound {
-            Some(_) => self.bound -= 1,
-            None => self.follow_ups -= usize::from(is_follow_up(&waiting.order)),
-        }
-        if line >= OTHERS
-            && let Entry::Occupied(mut entry) = self.others.entry(waiting.order.key())
-        {
-            entry.get_mut().0 -= 1;
-            if entry.get().0 == 0 {
-                entry.remove();
+            let (count, _) = self.others.entry(waiting.order.key()).or_insert((0, line));
+            step(count);
+            if *count == 0 {
+                self.others.remove(&waiting.order.key());
             }
         }
     }
@@ -136,7 +127,7 @@ impl Lines {
             _ if is_follow_up(&waiting.order) => FIRST,
             _ => of_source,
         };
-        self.tally.added(line, &waiting);
+        self.tally.count(line, &waiting, true);
         self.deques[line].push_back(waiting);
     }
 
@@ -177,7 +168,7 @@ impl Lines {
             if is_sendable {
                 batch.extend(waiting.unless_bound_to_another(under));
             } else {
-                self.tally.added(PUT_BACK, &waiting);
+                self.tally.count(PUT_BACK, &waiting, true);
                 self.deques[PUT_BACK].push_back(waiting);
                 held_back.insert(key);
             }
@@ -192,7 +183,7 @@ impl Lines {
         let place = deque.partition_point(|other| {
             arrival(other) < arrival(&waiting) || !PUT_BACK_IN_ORDER.is_on()
         });
-        self.tally.added(line, &waiting);
+        self.tally.count(line, &waiting, true);
         deque.insert(place, waiting);
     }
 
@@ -202,7 +193,7 @@ impl Lines {
         allows: impl FnOnce(&WaitingOrder) -> bool,
     ) -> Option<WaitingOrder> {
         let first = self.deques[line].pop_front_if(|first| allows(first))?;
-        self.tally.removed(line, &first);
+        self.tally.count(line, &first, false);
         Some(first)
     }
 }
@@ -294,7 +285,7 @@ impl OrderQueue {
                 continue;
             }
             for waiting in line.drain(..) {
-                lines.tally.removed(number, &waiting);
+                lines.tally.count(number, &waiting, false);
                 match waiting.bound {
                     Some(_) => waiting.fail(|_| SaleError::tenure_over()),
                     // an own order can wait in a peer's line behind a call for the same order
@@ -512,7 +503,7 @@ impl OrderQueue {
                     line.retain(|order| {
                         let stays = !order.is_disconnected();
                         if !stays {
-                            tally.removed(number, order);
+                            tally.count(number, order, false);
                         }
                         stays
                     });
@@ -522,7 +513,8 @@ impl OrderQueue {
                     line.iter().filter(|order| order.deadline <= now).count()
                 };
                 assert!(!cfg!(fenced_lock_chaos) || due(line) == count, "the line is in order");
-                expired.extend(line.drain(..count).inspect(|order| tally.removed(number, order)));
+                expired
+                    .extend(line.drain(..count).inspect(|order| tally.count(number, order, false)));
             }
             drop(guard);
             for order in expired {
