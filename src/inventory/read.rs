@@ -11,14 +11,13 @@ use tokio::time::timeout;
 
 use super::connection::Answers;
 use super::error::Effect;
-use super::order::order_key;
 use super::script::Call;
 use super::stock::{began, parse_token};
 use super::terms::StoredTerms;
 use super::watermark::Acknowledged;
 use super::{
-    Accepted, Entry, Event, Inventory, InventoryError, Item, OrderId, Outcome, Quantity, SaleId,
-    Stock, Terms, Timestamp, Units, User,
+    Accepted, Entry, Event, Inventory, InventoryError, Item, Outcome, Quantity, SaleId, Stock,
+    Terms, Timestamp, Units,
 };
 
 /// How many items the readiness check probes.
@@ -207,21 +206,6 @@ impl Inventory {
         let call = call.arg(first).arg(last).arg(sale).arg(of.unwrap_or_default());
         let (sale, name, found) = self.read(call).await?;
         Ok(LedgerPage { sale, name, entries: all(item, &found)? })
-    }
-
-    /// The id of the sale, and the accepted order of this id and user with its latest event, if there is one.
-    ///
-    /// # Errors
-    /// See [`InventoryError`].
-    pub async fn order(
-        &self,
-        item: &Item,
-        id: &OrderId,
-        user: &User,
-    ) -> Result<(String, Option<Accepted>), InventoryError> {
-        let mut found = self.look_up(item, &[order_key(id, user)]).await?;
-        let order = found.orders.pop().transpose()?.flatten();
-        Ok((found.sale, order))
     }
 
     /// The available units of `item`, and the accepted order of each of these [keys](super::Order::key), if there is

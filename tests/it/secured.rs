@@ -9,7 +9,7 @@ use fenced_lock::{ClusterId, EtcdBackend, Session, SessionOptions, Token};
 use flash_sale::config::Servers;
 use flash_sale::inventory::{
     Action, Inventory, InventoryError, InventoryOptions, Item, LedgerPosition, NewSale, Order,
-    OrderId, RedisAccess, Replaces, Replicas, Terms, User,
+    RedisAccess, Replaces, Replicas, Terms, User,
 };
 use flash_sale::secret::{Secret, SecretSource};
 use hyper::Method;
@@ -228,7 +228,7 @@ async fn ask_everything(access: RedisAccess) -> Result<(), Box<dyn Error>> {
         inventory.forget(&item, &held.id).await?;
         inventory.available(&item).await?;
         inventory.stock(&item).await?;
-        inventory.order(&item, &OrderId::new("a")?, &User::default()).await?;
+        inventory.look_up(&item, &[order("a").key()]).await?;
         inventory.ledger(&item, 0, 10).await?;
         inventory.inspect(&item).await?;
         inventory.check(None).await.map_err(|(_, error)| error)?;

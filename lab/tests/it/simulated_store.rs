@@ -477,12 +477,11 @@ impl Both {
                 }
                 73..80 => {
                     let [one, other] = [chance.order(), chance.order()];
-                    let (id, user) = (&one.id, &one.user);
                     match chance.below(7) {
                         0 => _ = self.serve(inventory.stock(item)).await,
                         1 => _ = self.serve(inventory.inspect(item)).await,
                         2 => _ = self.serve(inventory.sales(item)).await,
-                        3 => _ = self.serve(inventory.order(item, id, user)).await,
+                        3 => _ = self.serve(inventory.look_up(item, &[one.key()])).await,
                         4 => {
                             _ = self
                                 .serve(inventory.look_up(item, &[one.key(), other.key()]))

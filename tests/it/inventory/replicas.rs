@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas, User};
+use flash_sale::inventory::{Inventory, InventoryError, Item, Replicas};
 use futures_util::future::join_all;
 use testkit::wait::eventually;
 use testkit::{OwnedDir, PrivateRedis, RedisOptions, ReplicatedRedis};
@@ -70,11 +70,11 @@ async fn a_replica_is_left_alone_until_it_is_promoted() {
     let inventory = connect(&redis.url()).await;
     inventory.start(&ITEM, Some(token(1)), 1).await.unwrap();
     let mut raw = Raw::connect(&redis.url()).await;
-    let id = order("a", 1).id;
+    let keys = [order("a", 1).key()];
     for question in ["reduce", "order", "stock", "ledger", "check"] {
         let ask = async || match question {
             "reduce" => sell(&inventory, "a").await.map(drop),
-            "order" => inventory.order(&ITEM, &id, &User::default()).await.map(drop),
+            "order" => inventory.look_up(&ITEM, &keys).await.map(drop),
             "stock" => inventory.stock(&ITEM).await.map(drop),
             "ledger" => inventory.ledger(&ITEM, 0, 9).await.map(drop),
             _ => inventory.check(None).await.map_err(|(_, error)| error),

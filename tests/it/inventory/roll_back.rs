@@ -3,9 +3,7 @@
 //! or with none.
 
 use fenced_lock::{ClusterId, Token};
-use flash_sale::inventory::{
-    Entry, Inventory, InventoryError, LedgerPosition, NewSale, Replaces, User,
-};
+use flash_sale::inventory::{Entry, Inventory, InventoryError, LedgerPosition, NewSale, Replaces};
 use testkit::copies::{DataCopy, restart_with};
 use testkit::wait::eventually;
 use testkit::{PrivateRedis, Proxy, RedisOptions};
@@ -44,7 +42,7 @@ async fn assert_stopped(inventory: &Inventory, redis: &PrivateRedis, highest: i6
     let before = data(redis).await;
     assert_rolled_back(sell(inventory, Some(token(highest)), "new").await, lacks);
     assert_rolled_back(sell(inventory, Some(token(highest + 1)), "new").await, lacks);
-    assert_rolled_back(inventory.order(&ITEM, &order("new", 1).id, &User::default()).await, lacks);
+    assert_rolled_back(inventory.look_up(&ITEM, &[order("new", 1).key()]).await, lacks);
     assert_rolled_back(inventory.stock(&ITEM).await, lacks);
     assert_rolled_back(inventory.ledger(&ITEM, 0, 10).await, lacks);
     let (item, error) = inventory.check(None).await.unwrap_err();
@@ -278,7 +276,7 @@ async fn one_instance_that_notices_a_loss_stops_all() {
         assert_stopped(&one, &redis, 1, lacks).await;
         let newcomer = connect(&redis.url()).await;
         assert_rolled_back(sell(&newcomer, None, "d").await, lacks);
-        assert_rolled_back(newcomer.order(&ITEM, &order("a", 1).id, &User::default()).await, lacks);
+        assert_rolled_back(newcomer.look_up(&ITEM, &[order("a", 1).key()]).await, lacks);
         assert_eq!((one.rolled_back_items(), newcomer.rolled_back_items()), (1, 1));
         // an instance without a watermark notices nothing, and cannot sell either
         assert_rolled_back(newcomer.check(None).await.map_err(|(_, error)| error), lacks);
@@ -298,8 +296,11 @@ async fn a_repeated_answer_is_remembered() {
     let older = DataCopy::of(&redis);
     sell(&one, Some(token(1)), "a").await.unwrap();
     let other = connect(&redis.url()).await;
-    assert_eq!(other.order(&ITEM, &order("b", 1).id, &User::default()).await.unwrap().1, None);
-    assert!(other.order(&ITEM, &order("a", 1).id, &User::default()).await.unwrap().1.is_some());
+    let keys = ["b", "a"].map(|id| order(id, 1).key());
+    for (key, is_known) in keys.iter().zip([false, true]) {
+        let found = other.look_up(&ITEM, std::slice::from_ref(key)).await.unwrap().orders.remove(0);
+        assert_eq!(found.unwrap().is_some(), is_known);
+    }
     restart_with(&mut redis, Some(&older)).await;
     assert_rolled_back(sell(&other, Some(token(1)), "b").await, "order a is not in its ledger");
 }

@@ -1,7 +1,7 @@
 //! Selling: each unit once, each order once.
 
 use flash_sale::inventory::{
-    Action, Attempt, Inventory, InventoryError, NewSale, Order, OrderId, Outcome, Terms, User,
+    Action, Attempt, Inventory, InventoryError, NewSale, Order, Outcome, Terms, User,
 };
 
 use super::{ITEM, Raw, accepted, connect, fresh, fresh_database, order, reduce, sell, token};
@@ -39,8 +39,8 @@ async fn each_order_of_a_batch_gets_its_answer() {
     assert_eq!(accepted(&outcomes[0]), accepted(&outcomes[1]));
     assert_eq!(outcomes[2..4], [Outcome::Conflict, Outcome::SoldOut { remaining: 2 }]);
     assert_eq!((accepted(&outcomes[4]).position, accepted(&outcomes[4]).remaining), (2, 1));
-    let id = OrderId::new("b").unwrap();
-    assert_eq!(inventory.order(&ITEM, &id, &User::default()).await.unwrap().1, None);
+    let found = inventory.look_up(&ITEM, &[order("b", 1).key()]).await.unwrap();
+    assert!(matches!(found.orders[..], [Ok(None)]));
     assert_eq!(sell(&inventory, None, "b").await.unwrap().remaining, 0);
     let stock = inventory.stock(&ITEM).await.unwrap();
     assert_eq!((stock.stock, stock.lucky, stock.orders), (0, 5, 3));
