@@ -76,7 +76,7 @@ impl Reading {
         let Self { app, item, from, limit } = self;
         let until = Instant::now() + wait;
         loop {
-            let page = app.sale.ledger(item, from.clone(), *limit).await?;
+            let page = app.sale.reads().ledger(item, from.clone(), *limit).await?;
             // a sale that starts during the wait has another ledger
             from.of = Some(page.name.clone()).filter(|name| !name.is_empty());
             let is_over = Instant::now() >= until || app.stop.is_cancelled();
@@ -198,7 +198,7 @@ pub(super) async fn one(
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
     let Order { id, item, user, .. } = named_order(&app, id, &head, Action::Reserve)?;
-    match app.sale.order(&item, &id, &user).await? {
+    match app.sale.reads().order(&item, &id, &user).await? {
         (sale, Some(entry)) => {
             let entry = Entry::Order(entry);
             Ok(reply::json(&Line { sale: &sale, entry: &entry, cursor: None }))

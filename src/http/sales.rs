@@ -18,7 +18,7 @@ use crate::sale::SaleError;
 /// The running sale, and the sales that were replaced.
 pub(super) async fn list(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    let Sales { running, kept } = app.sale.sales(&item).await?;
+    let Sales { running, kept } = app.sale.reads().sales(&item).await?;
     if running.is_none() && kept.is_empty() {
         return Err(SaleError::of_read(InventoryError::UnknownItem, &item).into());
     }

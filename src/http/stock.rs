@@ -59,7 +59,7 @@ const FIELDS: [(&str, &str); 7] = [
 
 pub(super) async fn read(State(app): State<Arc<AppState>>, uri: Uri) -> Result<Response, Problem> {
     let item = params::only_item(&uri)?;
-    let stock = app.sale.stock(&item).await?;
+    let stock = app.sale.reads().stock(&item).await?;
     Ok(reply::json(&StockView::of(&item, &stock)))
 }
 

@@ -22,6 +22,7 @@ mod stock_reads;
 pub use error::{BoxError, SaleError};
 pub use guard::{GuardStatus, SaleContext, SaleGuard, SaleOptions};
 pub use lock::{EtcdLock, lock_name};
+pub use reads::Reads;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,8 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::metrics::Metrics;
 use crate::inventory::{
-    Accepted, ChangeCall, Changed, Inventory, Item, LedgerPage, LedgerPosition, NewSale, Order,
-    OrderId, Outcome, SaleId, Sales, Started, Stock, User,
+    ChangeCall, Changed, Inventory, Item, NewSale, Order, Outcome, SaleId, Started,
 };
 use crate::peers::Door;
 use crate::process::{random_byte, spawn};
@@ -146,63 +146,14 @@ impl Sale {
         forgotten.map_err(|error| SaleError::of_start(error, item))
     }
 
-    /// The running sale of `item`, and the sales that were replaced and are kept.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
-        self.context.reads.check(item).await?;
-        self.context.reads.sales(item).await
-    }
-
-    /// The state of `item`, read at one moment after the call. Concurrent calls share a read.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
-        self.context.reads.check(item).await?;
-        self.context.reads.stock(item).await
-    }
-
-    /// Fails if `item` has no sale, in any state. The default item needs none.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub(crate) async fn check_known(&self, item: &Item) -> Result<(), SaleError> {
-        self.context.reads.check(item).await
+    /// Reads of a sale, which delay no order.
+    pub fn reads(&self) -> &Reads {
+        &self.context.reads
     }
 
     /// The inventory, for an [extension](crate::http::Extension).
     pub fn inventory(&self) -> &Inventory {
         &self.context.inventory
-    }
-
-    /// A page of up to `limit` entries of the ledger. An instance reads one page at a time.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn ledger(
-        &self,
-        item: &Item,
-        from: LedgerPosition,
-        limit: u32,
-    ) -> Result<LedgerPage, SaleError> {
-        self.context.reads.check(item).await?;
-        self.context.reads.page(item, from, limit).await
-    }
-
-    /// The id of the sale, and the accepted order with this id and user, if there is one.
-    ///
-    /// # Errors
-    /// See [`SaleError`].
-    pub async fn order(
-        &self,
-        item: &Item,
-        id: &OrderId,
-        user: &User,
-    ) -> Result<(String, Option<Accepted>), SaleError> {
-        self.context.reads.check(item).await?;
-        self.context.reads.order(item, id, user).await
     }
 
     /// The claims on the lock of `item`, the holder first; empty without a distributed lock.

@@ -30,7 +30,8 @@ const MAX_ABSENT: usize = 4096;
 const MAX_LOOKUPS: usize = 64;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-pub(super) struct Reads {
+/// The reads of all items at one instance.
+pub struct Reads {
     inventory: Inventory,
     pages: Pace,
     /// Separate from `pages`: those need a token, and a client without one must not delay them.
@@ -76,20 +77,35 @@ impl Reads {
         Self { inventory, pages, sales, places, items: Mutex::default(), stocks, orders }
     }
 
-    pub(super) async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
+    /// The state of `item`, read at one moment after the call. Concurrent calls share a read.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn stock(&self, item: &Item) -> Result<Stock, SaleError> {
+        self.check(item).await?;
         self.stocks.read(item, ()).await
     }
 
-    pub(super) async fn order(
+    /// The id of the sale, and the accepted order with this id and user, if there is one.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn order(
         &self,
         item: &Item,
         id: &OrderId,
         user: &User,
     ) -> Result<(String, Option<Accepted>), SaleError> {
+        self.check(item).await?;
         self.orders.read(item, order_key(id, user)).await
     }
 
-    pub(super) async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
+    /// The running sale of `item`, and the sales that were replaced and are kept.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn sales(&self, item: &Item) -> Result<Sales, SaleError> {
+        self.check(item).await?;
         let (inventory, of) = (self.inventory.clone(), item.clone());
         let sales = self.sales.run(async move { inventory.sales(&of).await }).await;
         sales.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))
@@ -101,8 +117,8 @@ impl Reads {
         is_default || self.items.lock().known.contains(item)
     }
 
-    /// Fails for an item without a sale.
-    pub(super) async fn check(&self, item: &Item) -> Result<(), SaleError> {
+    /// Fails if `item` has no sale, in any state. The default item needs none.
+    pub(crate) async fn check(&self, item: &Item) -> Result<(), SaleError> {
         if self.is_known(item) {
             return Ok(());
         }
@@ -135,12 +151,17 @@ impl Reads {
         }
     }
 
-    pub(super) async fn page(
+    /// A page of up to `limit` entries of the ledger. An instance reads one page at a time.
+    ///
+    /// # Errors
+    /// See [`SaleError`].
+    pub async fn ledger(
         &self,
         item: &Item,
         from: LedgerPosition,
         limit: u32,
     ) -> Result<LedgerPage, SaleError> {
+        self.check(item).await?;
         let (inventory, of) = (self.inventory.clone(), item.clone());
         let page = self.pages.run(async move { inventory.ledger(&of, from, limit).await }).await;
         page.ok_or(SaleError::TooManyReads)?.map_err(|error| SaleError::of_read(error, item))

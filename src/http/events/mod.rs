@@ -88,7 +88,7 @@ pub(super) async fn events(
         return Err(Problem::new(ProblemType::STOPPING, "this instance is stopping"));
     }
     let place = app.events.take_place()?;
-    app.sale.check_known(&item).await?;
+    app.sale.reads().check(&item).await?;
     let watcher = watcher(&app, &item, place);
     let messages = watcher.messages(move || app.require(Role::Shop, &headers).is_ok());
     let headers = [

@@ -89,7 +89,7 @@ async fn another_client_gets_its_turn() {
     }
     eventually("the sale is under way", async || next.load(Ordering::Relaxed) > 100).await;
     let turn = within("a turn while the instance is busy", other.lock()).await.unwrap();
-    let held = shop.sale.stock(&Item::DEFAULT).await.unwrap();
+    let held = shop.sale.reads().stock(&Item::DEFAULT).await.unwrap();
     let fence = Token::new(turn.token().cluster(), held.fence.unwrap().revision());
     assert!(fence < turn.token(), "nobody sells under a later token than the holder's");
     turn.unlock().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_start_without_an_answer_does_not_keep_the_lock() {
         );
         proxy.release();
         let stuck = within("it is answered", stuck).await.unwrap();
-        let running = other.sale.stock(&item).await.unwrap();
+        let running = other.sale.reads().stock(&item).await.unwrap();
         if is_named {
             let started = stuck.unwrap();
             assert!((started.stock.initial, started.is_repeated) == (5, false), "{started:?}");

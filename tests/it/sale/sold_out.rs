@@ -72,9 +72,9 @@ async fn looks_at_a_sale_share_reads() {
     let first = buy(&shop, "first").await;
     let look = |id: &str| {
         let (sale, id) = (shop.sale.clone(), OrderId::new(id).unwrap());
-        async move { sale.order(&Item::DEFAULT, &id, &User::default()).await.unwrap().1 }
+        async move { sale.reads().order(&Item::DEFAULT, &id, &User::default()).await.unwrap().1 }
     };
-    let stock = || async { shop.sale.stock(&Item::DEFAULT).await.unwrap().stock };
+    let stock = || async { shop.sale.reads().stock(&Item::DEFAULT).await.unwrap().stock };
     assert_eq!((look("first").await, stock().await), (Some(first.clone()), 3));
     buy(&other, "spoilt").await;
     buy(&other, "third").await;
@@ -89,7 +89,7 @@ async fn looks_at_a_sale_share_reads() {
     let orders: Vec<_> =
         ["first", "second", "none"].repeat(100).into_iter().map(look).map(begun).collect();
     let (spoilt, user) = (OrderId::new("spoilt").unwrap(), User::default());
-    let spoilt = begun(shop.sale.order(&Item::DEFAULT, &spoilt, &user));
+    let spoilt = begun(shop.sale.reads().order(&Item::DEFAULT, &spoilt, &user));
     proxy.release();
     assert_eq!(within("the first read", early).await, 1);
     assert_eq!(within("the second read", join_all(stocks)).await, [0; 300]);

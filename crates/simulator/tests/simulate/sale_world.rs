@@ -1285,8 +1285,9 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let patience = world.shape.longest() * 2;
     let mut lines = Vec::new();
     let first = LedgerPosition::default();
-    let page = world
-        .call(0, patience, |sale| async move { sale.ledger(&Item::DEFAULT, first, 1000).await });
+    let page = world.call(0, patience, |sale| async move {
+        sale.reads().ledger(&Item::DEFAULT, first, 1000).await
+    });
     let Ok(Ok(page)) = page.await else { return violation("the ledger cannot be read".into()) };
     changes::check(world, &page.entries);
     for entry in &page.entries {
@@ -1304,7 +1305,7 @@ async fn judge(world: &Arc<World>, before: &Stock) {
     let entries = lines.len();
     for number in 0..world.shape.instances {
         let stock = world
-            .call(number, patience, |sale| async move { sale.stock(&Item::DEFAULT).await })
+            .call(number, patience, |sale| async move { sale.reads().stock(&Item::DEFAULT).await })
             .await;
         let Ok(Ok(stock)) = stock else {
             return violation(format!("{number} does not tell the stock"));
@@ -1347,7 +1348,7 @@ async fn judge_both(world: &Arc<World>) {
     let (mut all, mut token) = (Vec::new(), 0);
     for id in ["s", NEXT] {
         let from = LedgerPosition { sale: id.parse().ok(), ..LedgerPosition::default() };
-        let read = async |sale: Sale| sale.ledger(&Item::DEFAULT, from, 1000).await;
+        let read = async |sale: Sale| sale.reads().ledger(&Item::DEFAULT, from, 1000).await;
         let page = world.call(0, patience, |sale| async move { read(sale).await }).await;
         let Ok(Ok(page)) = page else {
             return violation(format!("the ledger of {id} cannot be read"));
