@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::sale::BoxError;
 
 /// The stream of bytes under a connection.
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -32,11 +35,9 @@ mod rustls_backed {
     use rustls::server::WebPkiClientVerifier;
     use rustls::{ClientConfig, RootCertStore, ServerConfig};
     use tokio::io::{AsyncBufReadExt as _, BufReader};
-    use tokio::net::TcpStream;
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-    use super::{Io, PeerTls};
-    use crate::sale::BoxError;
+    use super::{BoxError, Io, PeerTls, TcpStream};
 
     impl PeerTls {
         /// Checks that the files can be used.
@@ -129,33 +130,23 @@ mod rustls_backed {
 }
 
 #[cfg(not(feature = "tls"))]
-mod without {
-    use tokio::net::TcpStream;
+const WITHOUT: &str = "this program was built without TLS";
 
-    use super::{Io, PeerTls};
-    use crate::sale::BoxError;
+#[cfg(not(feature = "tls"))]
+impl PeerTls {
+    /// Refuses: this build has no TLS.
+    ///
+    /// # Errors
+    /// This build has no TLS.
+    pub fn check(&self) -> Result<(), BoxError> {
+        Err(WITHOUT.into())
+    }
 
-    const NONE: &str = "this program was built without TLS";
+    pub(super) async fn accept(&self, _: TcpStream) -> Result<Box<dyn Io>, BoxError> {
+        Err(WITHOUT.into())
+    }
 
-    impl PeerTls {
-        /// Refuses: this build has no TLS.
-        ///
-        /// # Errors
-        /// This build has no TLS.
-        pub fn check(&self) -> Result<(), BoxError> {
-            Err(NONE.into())
-        }
-
-        pub(in super::super) async fn accept(&self, _: TcpStream) -> Result<Box<dyn Io>, BoxError> {
-            Err(NONE.into())
-        }
-
-        pub(in super::super) async fn connect(
-            &self,
-            _: &str,
-            _: TcpStream,
-        ) -> Result<Box<dyn Io>, BoxError> {
-            Err(NONE.into())
-        }
+    pub(super) async fn connect(&self, _: &str, _: TcpStream) -> Result<Box<dyn Io>, BoxError> {
+        Err(WITHOUT.into())
     }
 }
