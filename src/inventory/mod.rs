@@ -30,7 +30,8 @@ pub use error::InventoryError;
 pub use item::Item;
 pub(crate) use order::order_key;
 pub use order::{
-    Accepted, Action, Attempt, Entry, Event, Order, OrderId, OtherEntry, Outcome, Quantity, User,
+    Accepted, Action, Answer, Attempt, Entry, Event, Order, OrderId, OtherEntry, Outcome, Quantity,
+    User,
 };
 pub use read::{Available, Held, Inspection, LedgerPage, LedgerPosition, Lookup, Sales};
 pub use script::Replicas;

@@ -6,7 +6,7 @@ use fenced_lock::Token;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::Item;
-use super::stock::{parse_token, token_record};
+use super::stock::parse_token;
 use super::terms::Timestamp;
 use super::watermark::Acknowledged;
 use crate::process::random_id;
@@ -391,24 +391,6 @@ impl Accepted {
         self.quantity == order.quantity && self.user == order.user
     }
 
-    /// The entry in the form of the store, for [`parse`](Self::parse) at this or another instance.
-    fn entry(&self) -> String {
-        let Self { position, quantity, remaining, time, .. } = self;
-        let (quantity, time) = (quantity.get(), time.micros());
-        let token = self.token.map(token_record).unwrap_or_default();
-        let writer = writer_record(&self.instance, self.request, self.holder.as_deref());
-        let fields = format!("{position}\t{quantity}\t{remaining}\t{token}\t{writer}\t{time}");
-        match self.event {
-            Event::Reserved => {
-                let until = self.hold_until.map(|until| until.micros().to_string());
-                format!("2\t{fields}\t{}\t{}", until.unwrap_or_default(), self.user.as_str())
-            }
-            change => {
-                format!("\n{}\t{fields}\t{}", change.word(), order_key(&self.order, &self.user))
-            }
-        }
-    }
-
     /// The field of this entry in the hash of the store; `key` is the key of its order.
     pub(super) fn field(&self, key: &str) -> String {
         if self.event == Event::Returned { format!("\n{key}") } else { key.to_owned() }
@@ -458,6 +440,9 @@ impl Accepted {
 fn numbers(fields: &str) -> Vec<u64> {
     fields.split('\t').filter_map(|number| number.parse().ok()).collect()
 }
+
+/// The outcome of an order, and the answer of the script that says so, which another instance can parse.
+pub type Answer = (Outcome, String);
 
 /// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -634,42 +619,6 @@ impl Outcome {
         }
     }
 
-    /// The answer that the script would have given, for [`parse`](Self::parse) at another instance.
-    pub(crate) fn answer(&self, order: &Order) -> String {
-        match self {
-            Self::Reserved(accepted) => accepted.entry(),
-            Self::Repeated(accepted) => format!("repeated\t{}", accepted.entry()),
-            Self::Changed { change, is_repeated } => {
-                format!("{}changed\t{}", if *is_repeated { "un" } else { "" }, change.entry())
-            }
-            // `parse` uses nothing of this entry but its event
-            Self::Over { event, time } => {
-                let (kind, at, key) = (event.word(), time.micros(), order.key());
-                format!("over\t{at}\t\n{kind}\t0\t1\t0\t\t\t{at}\t{key}")
-            }
-            Self::SoldOut { remaining } => format!("sold-out\t{remaining}"),
-            Self::AllHeld { remaining, ends_in, hold_seconds } => {
-                format!("sold-out\t{remaining}\tw{}\th{hold_seconds}", ends_in.as_micros())
-            }
-            Self::HoldsDue => "holds-due".into(),
-            Self::LimitReached { is_per_user, limit, has } => {
-                format!("{}-limit\t{limit}\t{has}", if *is_per_user { "user" } else { "order" })
-            }
-            Self::NotStarted { at, within } => {
-                format!("not-started\t{}\t{}", at.micros(), within.as_micros())
-            }
-            Self::Paused => "paused".into(),
-            Self::SaleEnded { at } => format!("ended\t{}", at.micros()),
-            Self::Final => "final".into(),
-            Self::NotConfirmed => "not-confirmed".into(),
-            Self::Conflict => "conflict".into(),
-            Self::SaleReplaced => "sale-replaced".into(),
-            Self::Unknown => "unknown".into(),
-            Self::UserRequired => "user-required".into(),
-            Self::Damaged { what } => format!("damaged\t{what}"),
-        }
-    }
-
     /// The outcome in a word: the order's event, or the `type` of the problem that its buyer gets.
     pub fn word(&self) -> &'static str {
         match self {
@@ -728,8 +677,6 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use fenced_lock::ClusterId;
-
     use super::*;
 
     /// Goal: the writer of an entry is read as it was written, whatever the names are. Without a holder its text has
@@ -768,77 +715,5 @@ mod tests {
         ] {
             assert_eq!(parse_writer(strange), (strange, None, None));
         }
-    }
-
-    /// Goal: an outcome that one instance sends is the same at another one.
-    #[test]
-    fn an_outcome_survives_its_text() {
-        let time = Timestamp::new(1_800_000_000_000_000).expect("a time");
-        let accepted = Accepted {
-            position: 7,
-            event: Event::Reserved,
-            order: OrderId::new("a#b").expect("an id"),
-            quantity: Quantity::new(3).expect("a quantity"),
-            user: User::new("me").expect("a user"),
-            remaining: 12,
-            instance: "8080".into(),
-            holder: Some("8090".into()),
-            request: Some(0xfe),
-            token: Some(Token::new(ClusterId(0xabc), 5)),
-            time,
-            hold_until: None,
-            changed: None,
-        };
-        let held =
-            Accepted { hold_until: Some(time), request: None, holder: None, ..accepted.clone() };
-        let change = Accepted { event: Event::Cancelled, token: None, ..accepted.clone() };
-        let (at, within) = (time, Duration::from_micros(15));
-        let order = Order {
-            id: OrderId::new("a#b").expect("an id"),
-            item: Item::DEFAULT,
-            quantity: Quantity::new(3).expect("a quantity"),
-            user: User::new("me").expect("a user"),
-            action: Action::Reserve,
-        };
-        for outcome in [
-            Outcome::Reserved(accepted.clone()),
-            Outcome::Repeated(held),
-            Outcome::Changed { change: change.clone(), is_repeated: false },
-            Outcome::Changed { change, is_repeated: true },
-            Outcome::Over { event: Event::Expired, time },
-            Outcome::Over { event: Event::Returned, time },
-            Outcome::Final,
-            Outcome::NotConfirmed,
-            Outcome::Unknown,
-            Outcome::SoldOut { remaining: 2 },
-            Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 },
-            Outcome::HoldsDue,
-            Outcome::LimitReached { is_per_user: true, limit: 2, has: 1 },
-            Outcome::LimitReached { is_per_user: false, limit: 2, has: 0 },
-            Outcome::UserRequired,
-            Outcome::NotStarted { at, within },
-            Outcome::Paused,
-            Outcome::SaleEnded { at },
-            Outcome::Conflict,
-            Outcome::SaleReplaced,
-            Outcome::Damaged { what: "orders\thas none".into() },
-        ] {
-            let read = Outcome::parse(&order, Some(1), &outcome.answer(&order));
-            assert_eq!(read.map(|(outcome, _)| outcome), Some(outcome));
-        }
-        // the watermark of another instance has an entry and its field, and no more
-        for event in [Event::Reserved, Event::Confirmed, Event::Cancelled, Event::Returned] {
-            for user in [User::default(), User::new("me").expect("a user")] {
-                let accepted = Accepted { event, user, ..accepted.clone() };
-                let field = accepted.field(&order_key(&accepted.order, &accepted.user));
-                assert_eq!(Entry::parse(&field, &accepted.entry()), Some(Entry::Order(accepted)));
-            }
-        }
-        // the previous version reads this as sold out, by the word and the only number
-        let held = Outcome::AllHeld { remaining: 2, ends_in: within, hold_seconds: 600 };
-        let answer = held.answer(&order);
-        let (word, rest) = answer.split_once('\t').expect("a word");
-        let numbers = rest.split('\t').filter_map(|field| field.parse::<u64>().ok());
-        assert_eq!((word, numbers.collect::<Vec<_>>()), ("sold-out", vec![2]));
     }
 }

@@ -17,8 +17,8 @@ use super::shards::{Shards, slot_of};
 use super::stock::began;
 use super::watermark::{Acknowledged, Watermarks};
 use super::{
-    Attempt, ChangeCall, Entry, InventoryError, InventoryOptions, Item, NewSale, Order, OtherEntry,
-    Outcome, RedisAccess, Replicas, SaleId, Stock, Units,
+    Answer, Attempt, ChangeCall, Entry, InventoryError, InventoryOptions, Item, NewSale, Order,
+    OtherEntry, Outcome, RedisAccess, Replicas, SaleId, Stock, Units,
 };
 
 /// The number of connections on which writes wait for replicas.
@@ -90,7 +90,7 @@ pub trait BatchWriter: fmt::Debug + Send + Sync + 'static {
         &'a self,
         inventory: &'a Inventory,
         batch: Batch<'a>,
-    ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<Answer>, InventoryError>>;
 }
 
 impl Inventory {
@@ -191,10 +191,11 @@ impl Inventory {
         let attempt =
             |order| Attempt { order, instance, holder: None, request: None, sent_under: None };
         let attempts: Vec<_> = orders.iter().map(Borrow::borrow).map(attempt).collect();
-        self.reduce_attempts(item, token, &attempts).await
+        let answers = self.reduce_attempts(item, token, &attempts).await?;
+        Ok(answers.into_iter().map(|(outcome, _)| outcome).collect())
     }
 
-    /// The same, for orders that may have been sent before.
+    /// The same, for orders that may have been sent before, with the script's answers.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce).
@@ -206,7 +207,7 @@ impl Inventory {
         item: &Item,
         token: Option<Token>,
         attempts: &[Attempt<'_>],
-    ) -> Result<Vec<Outcome>, InventoryError> {
+    ) -> Result<Vec<Answer>, InventoryError> {
         let is_of_item = |attempt: &Attempt<'_>| attempt.order.item == *item;
         if attempts.len() > Self::MAX_BATCH || !attempts.iter().all(is_of_item) {
             let what = "a batch has at most 1000 orders, all of one item";
@@ -229,7 +230,7 @@ impl Inventory {
     ///
     /// # Cancel safety
     /// As [`reduce`](Self::reduce).
-    pub async fn reduce_by_script(&self, batch: Batch<'_>) -> Result<Vec<Outcome>, InventoryError> {
+    pub async fn reduce_by_script(&self, batch: Batch<'_>) -> Result<Vec<Answer>, InventoryError> {
         let Batch { item, attempts, .. } = batch;
         let sent = self.watermarks.of(item);
         let call = Call::reduce(batch, &sent, self.replicated_connections.is_some())?;
@@ -238,15 +239,16 @@ impl Inventory {
             return Err(script::not_understood());
         }
         let answers = attempts.iter().zip(values);
-        let outcome = |(attempt, answer): (&Attempt<'_>, Value)| {
+        let parsed = |(attempt, answer): (&Attempt<'_>, Value)| {
             let Text(answer) = redis::from_redis_value(answer).ok()?;
-            Outcome::parse(attempt.order, attempt.request, &answer)
+            let (outcome, entry) = Outcome::parse(attempt.order, attempt.request, &answer)?;
+            Some(((outcome, answer), entry))
         };
-        let answers: Option<(Vec<_>, Vec<_>)> = answers.map(outcome).collect();
-        let (outcomes, entries) = answers.ok_or_else(script::not_understood)?;
+        let answers: Option<(Vec<_>, Vec<_>)> = answers.map(parsed).collect();
+        let (answers, entries) = answers.ok_or_else(script::not_understood)?;
         let latest = entries.into_iter().flatten().max_by_key(|entry| entry.position);
         self.watermarks.raise(item, &sent, fence, &sale, latest);
-        Ok(outcomes)
+        Ok(answers)
     }
 
     /// Runs a command over the same connection, for programs that write without the script.

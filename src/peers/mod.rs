@@ -673,7 +673,7 @@ mod tests {
         let watermark = [entry.clone(), entry.clone(), key, entry.clone()];
         let orders = vec![Forwarded::new(&order, u32::MAX, Some(token)); Inventory::MAX_BATCH];
         let tenure = Tenure { key: long.clone().into(), token };
-        let fate = Fate::Final(format!("unchanged\t\nconfirmed\t{entry}").into());
+        let fate = Fate::Final(format!("over\t{number}\t\nconfirmed\t{entry}"));
         let done = Done { fates: vec![fate; orders.len()], watermark: watermark.clone() };
         let frame = Frame::new(&order.item, &tenure, orders);
         let (number, lowest, clock, instance) = (number, number, Some(clock), name.into());

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::inventory::{
-    Action, Inventory, InventoryError, Item, Order, OrderId, Outcome, Quantity, User,
+    Action, Answer, Inventory, InventoryError, Item, Order, OrderId, Quantity, User,
 };
 use crate::sale::SaleError;
 
@@ -161,8 +161,8 @@ pub enum NotDone {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// The order has this outcome, written as in the store's script.
-    Final(Box<str>),
+    /// The order has this answer of the store's script.
+    Final(String),
     /// The order took nothing, and would take nothing at any instance: the item's data are damaged, or do not allow it.
     Refused(Refusal),
     /// The order took nothing, for the reason in this word. Sent again, it may be carried out.
@@ -184,14 +184,14 @@ pub enum Refusal {
 }
 
 impl Fate {
-    /// The fate of `order`, from the answer that it got at the holder.
-    pub fn of(order: &Order, answer: &Result<Outcome, SaleError>) -> Self {
+    /// The fate of an order, from the answer that it got at the holder.
+    pub fn of(answer: Result<Answer, SaleError>) -> Self {
         let error = match answer {
-            Ok(outcome) => return Self::Final(outcome.answer(order).into()),
+            Ok((_, text)) => return Self::Final(text),
             Err(SaleError::OutcomeUnknown { .. }) => return Self::Unknown,
             Err(error) => error,
         };
-        let refusal = match error {
+        let refusal = match &error {
             SaleError::Store { source, .. } => Refusal::of(source),
             _ => None,
         };

@@ -16,7 +16,7 @@ use super::lock::STORE_PAUSE;
 use super::order_queue::OrderQueue;
 use super::retry::until_known;
 use super::{EtcdLock, SaleContext, SaleError};
-use crate::inventory::{Attempt, InventoryError, Item, Order, Outcome};
+use crate::inventory::{self, Attempt, InventoryError, Item, Order, Outcome};
 use crate::peers::wire::{Forwarded, Tenure};
 use crate::safeguard::{
     FIRST_TOKEN, LARGER_TOKEN, LAST_TOKEN, PEER_FIRST_TOKEN, PEER_TENURE, REPEAT_IF_IT_MAY_PASS,
@@ -31,7 +31,7 @@ pub(super) const BATCHES_IN_FLIGHT: usize = 2;
 /// The pause before the next claim after the lock was lost.
 const LOST_PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) type Answer = Result<Outcome, SaleError>;
+pub(super) type Answer = Result<inventory::Answer, SaleError>;
 
 /// The effect that the attempts to send an order may have had. All attempts of one batch have one token, and the order
 /// is in no later batch under that token.
@@ -152,7 +152,7 @@ impl WaitingOrder {
 
 /// How a batch ends for one of its orders.
 pub(super) enum Fate {
-    Answered(Outcome),
+    Answered(inventory::Answer),
     Failed(SaleError),
     /// The order goes into another batch, unless its time is over.
     Again,
@@ -210,7 +210,7 @@ pub(super) enum Missing {
 }
 
 /// The answer to a batch, for each of its orders.
-pub(super) type Answered = Vec<Result<Outcome, Missing>>;
+pub(super) type Answered = Vec<Result<inventory::Answer, Missing>>;
 
 /// Orders of one item that are sent together.
 pub(super) struct Batch<'a> {
@@ -267,8 +267,9 @@ impl<'a> Batch<'a> {
         if let To::Store { .. } = self.to {
             self.lock.note_answer(self.item(), None, self.others_wait());
         }
-        let left = answered.iter().flatten().filter_map(Outcome::left).min();
-        if answered.iter().flatten().any(Outcome::is_closed) {
+        let outcomes = || answered.iter().flatten().map(|(outcome, _)| outcome);
+        let left = outcomes().filter_map(Outcome::left).min();
+        if outcomes().any(Outcome::is_closed) {
             // the next orders read the stock, and get this answer from the read
             stock_reads.forget(self.item());
         } else if let Some(left) = left {
@@ -277,17 +278,19 @@ impl<'a> Batch<'a> {
         let (token, item) = (self.to.token(), self.item().clone());
         let may_arrive = |waiting: &WaitingOrder| waiting.sent.may_arrive_under(token);
         let mut ending = None;
-        let fate = |(answer, waiting): (Result<Outcome, Missing>, &mut WaitingOrder)| match answer {
+        let fate = |(answer, waiting): (Result<_, Missing>, &mut WaitingOrder)| match answer {
             // a larger token makes stale the earlier attempt, which could still carry the order out
-            Ok(outcome) if outcome.may_change() && may_arrive(waiting) && LARGER_TOKEN.is_on() => {
+            Ok((outcome, _))
+                if Outcome::may_change(&outcome) && may_arrive(waiting) && LARGER_TOKEN.is_on() =>
+            {
                 ending = Some(Ending { is_lost: false, pause: LOST_PAUSE });
                 Fate::AgainUnderALargerToken
             }
-            Ok(Outcome::HoldsDue) | Err(Missing::NotDone) => Fate::Again,
-            Ok(Outcome::SaleReplaced) => {
+            Ok((Outcome::HoldsDue, _)) | Err(Missing::NotDone) => Fate::Again,
+            Ok((Outcome::SaleReplaced, _)) => {
                 Fate::Failed(waiting.failure(|_| SaleError::sale_replaced(&item)))
             }
-            Ok(outcome) => Fate::Answered(outcome),
+            Ok(answer) => Fate::Answered(answer),
             Err(Missing::Refused(error)) => {
                 Fate::Failed(waiting.failure(|_| SaleError::of_read(error, &item)))
             }
@@ -331,7 +334,7 @@ impl<'a> Batch<'a> {
         let token = Some(self.to.token());
         let ran = inventory.reduce_attempts(self.item(), token, &attempts).await;
         metrics.batch(attempts.len(), sent_at, &ran);
-        ran.map(|outcomes| outcomes.into_iter().map(Ok).collect())
+        ran.map(|answers| answers.into_iter().map(Ok).collect())
     }
 
     fn item(&self) -> &Item {
@@ -514,7 +517,7 @@ mod tests {
     async fn a_refusal_waits_for_a_larger_token() {
         let shop = Shop::new();
         let (mut batch, _answer) = shop.batch(1).await;
-        let sold_out = || vec![Ok(Outcome::SoldOut { remaining: 0 })];
+        let sold_out = || vec![Ok((Outcome::SoldOut { remaining: 0 }, "sold-out\t0".to_owned()))];
         let (fates, ending) = batch.answered(sold_out());
         assert!(matches!(fates[..], [Fate::Answered(_)]) && ending.is_none());
         batch.orders[0].sent.note(batch.to.token(), Some(&Arc::new(no_answer())), None);

@@ -288,7 +288,7 @@ impl Remote {
             || Missing::Unknown(Arc::new(InventoryError::Unanswered { source: source() }));
         let answer = |(fate, waiting): (Fate, &WaitingOrder)| match fate {
             Fate::Final(text) => Outcome::parse(&waiting.order, Some(waiting.request), &text)
-                .map(|(outcome, _)| outcome)
+                .map(|(outcome, _)| (outcome, text))
                 .ok_or_else(unknown),
             Fate::Refused(refusal) => Err(Missing::Refused(Arc::new(refusal.error()))),
             Fate::NotDone(_) => Err(Missing::NotDone),
@@ -335,13 +335,13 @@ impl Receiver for EtcdLock {
             queue.filter(|queue| queue.serves(&frame.tenure)).ok_or(NotDone::NotTheHolder)?;
         // before any of these orders is in a batch
         inventory.learn(&frame.item, frame.watermark.clone(), PEER_COMPARED.is_on());
-        let answers = queue.receive(&frame, orders.clone())?;
+        let answers = queue.receive(&frame, orders)?;
         let (context, item) = (Arc::clone(&self.context), frame.item);
         let done = async move {
             let mut fates = Vec::with_capacity(answers.len());
-            for (answer, order) in answers.into_iter().zip(&orders) {
+            for answer in answers {
                 // only a task that panicked drops the reply, and its effect is unknown
-                let fate = answer.await.map_or(Fate::Unknown, |answer| Fate::of(order, &answer));
+                let fate = answer.await.map_or(Fate::Unknown, Fate::of);
                 context.metrics.received.note(match fate {
                     Fate::Final(_) | Fate::Refused(_) => Known::Final,
                     Fate::NotDone(_) => Known::NotDone,
@@ -501,7 +501,10 @@ mod tests {
                 // the queue that got the order has ended
                 answered = lock.push(order()).expect("room").await;
             }
-            assert!(matches!(answered, Ok(Ok(Outcome::SoldOut { .. }))), "{case}: {answered:?}");
+            assert!(
+                matches!(answered, Ok(Ok((Outcome::SoldOut { .. }, _)))),
+                "{case}: {answered:?}"
+            );
         }
     }
 
@@ -564,9 +567,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unknown_fate_is_a_silence() {
         let orders = &waiting();
-        let sold_out = Outcome::SoldOut { remaining: 0 }.answer(&orders[0].order);
         for (fate, means) in [
-            (Fate::Final(sold_out.into()), "final, goes on"),
+            (Fate::Final("sold-out\t0".into()), "final, goes on"),
             (Fate::Final("of-a-later-version".into()), "unknown, asks"),
             (Fate::Unknown, "unknown, asks"),
             (Fate::NotDone("stopping".into()), "not done, goes on"),

@@ -307,9 +307,10 @@ impl SaleGuard for EtcdLock {
         }
         let id = order.id.clone();
         // only a task that panicked drops the reply, and its effect is unknown
-        self.push(order)?.await.unwrap_or_else(|source| {
+        let answer = self.push(order)?.await.unwrap_or_else(|source| {
             Err(SaleError::OutcomeUnknown { order: id, source: source.into() })
-        })
+        });
+        answer.map(|(outcome, _)| outcome)
     }
 
     async fn start(&self, item: &Item, sale: NewSale) -> Result<Started, SaleError> {

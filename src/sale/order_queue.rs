@@ -416,7 +416,7 @@ impl OrderQueue {
                 && matches!(fate, Fate::AgainUnderALargerToken)
                 && PEER_TENURE.is_on();
             match fate {
-                Fate::Answered(outcome) => answers.push((waiting, Ok(outcome))),
+                Fate::Answered(answer) => answers.push((waiting, Ok(answer))),
                 Fate::Failed(error) => answers.push((waiting, Err(error))),
                 _ if is_over || lines.is_closed => {
                     let over = |waiting: &WaitingOrder| match waiting.bound {
@@ -839,7 +839,7 @@ mod tests {
     async fn an_order_of_a_peer_belongs_to_one_tenure() {
         let not_done = |answer: &mut oneshot::Receiver<Answer>| {
             let answer = answer.try_recv().expect("an answer");
-            matches!(Answered::of(&order("a"), &answer), Answered::NotDone(_))
+            matches!(Answered::of(answer), Answered::NotDone(_))
         };
         let queue = began(5);
         for (revision, key) in [(4, 4), (6, 6), (5, 4)] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flash_sale::inventory::{Batch, BatchWriter, Inventory, InventoryError, Outcome};
+use flash_sale::inventory::{Answer, Batch, BatchWriter, Inventory, InventoryError};
 use futures_util::future::BoxFuture;
 
 use super::rig::{FENCE, Rig};
@@ -16,7 +16,7 @@ impl BatchWriter for Writer {
         &'a self,
         inventory: &'a Inventory,
         batch: Batch<'a>,
-    ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<Answer>, InventoryError>> {
         Box::pin(async move {
             let Some(token) = batch.token else { return inventory.reduce_by_script(batch).await };
             self.0.begin(batch.item, token);
@@ -42,7 +42,7 @@ pub async fn write_what_was_seen(
     rig: &Rig,
     inventory: &Inventory,
     batch: Batch<'_>,
-) -> Result<Vec<Outcome>, InventoryError> {
+) -> Result<Vec<Answer>, InventoryError> {
     let _one_at_a_time = rig.unfenced.lock().await;
     let seen = inventory.available(batch.item).await?;
     rig.about_to_write(batch.token).await;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use flash_sale::inventory::{
-    Accepted, Action, Attempt, Batch, Inventory, InventoryError, Order, Outcome, parse_token,
-    token_record,
+    Accepted, Action, Answer, Attempt, Batch, Inventory, InventoryError, Order, Outcome,
+    parse_token, token_record,
 };
 use redis::{ErrorKind, RedisError};
 
@@ -29,7 +29,7 @@ pub(super) async fn reduce(
     writer: &Writer,
     inventory: &Inventory,
     Batch { item, token, attempts }: Batch<'_>,
-) -> Result<Vec<Outcome>, InventoryError> {
+) -> Result<Vec<Answer>, InventoryError> {
     let flag = |safeguard| if writer.has(safeguard) { "1" } else { "" };
     let mut take = if writer.has(Safeguard::ScriptReload) {
         let mut take = redis::cmd("EVAL");
@@ -77,12 +77,12 @@ pub(super) async fn reduce(
 pub(super) async fn give_back_again(
     inventory: &Inventory,
     batch: Batch<'_>,
-    outcomes: &[Outcome],
+    answers: &[Answer],
 ) -> Result<(), InventoryError> {
     let [stock, lucky] = ["stock", "lucky"].map(|name| batch.item.key(name));
     let cancelled =
-        batch.attempts.iter().zip(outcomes).filter(|(one, _)| one.order.action == Action::Cancel);
-    for (_, outcome) in cancelled {
+        batch.attempts.iter().zip(answers).filter(|(one, _)| one.order.action == Action::Cancel);
+    for (_, (outcome, _)) in cancelled {
         if !matches!(outcome, Outcome::Changed { is_repeated: false, .. } | Outcome::Unknown) {
             inventory.command::<i64>(redis::cmd("INCR").arg(&stock)).await?;
             inventory.command::<i64>(redis::cmd("DECR").arg(&lucky)).await?;
@@ -96,14 +96,11 @@ async fn load(inventory: &Inventory) -> Result<String, InventoryError> {
 }
 
 /// `answer` is the record of the accepted order, or the stock that did not suffice. An id in `new` was accepted by this batch;
-/// the first answer for it says so, and further answers are repetitions.
-fn outcome(
-    order: &Order,
-    answer: &str,
-    new: &mut HashSet<&str>,
-) -> Result<Outcome, InventoryError> {
+/// the first answer for it says so, and further answers are repetitions. The texts are those of the service's script.
+fn outcome(order: &Order, answer: &str, new: &mut HashSet<&str>) -> Result<Answer, InventoryError> {
     if let Ok(left) = answer.parse::<i64>() {
-        return Ok(Outcome::SoldOut { remaining: u64::try_from(left).unwrap_or(0) });
+        let remaining = u64::try_from(left).unwrap_or(0);
+        return Ok((Outcome::SoldOut { remaining }, format!("sold-out\t{remaining}")));
     }
     let first = Accepted::parse(&order.key(), answer).ok_or_else(|| {
         let source: RedisError = (ErrorKind::UnexpectedReturnType, "not understood").into();
@@ -111,8 +108,8 @@ fn outcome(
     })?;
     let is_new = new.remove(&*order.key());
     Ok(match first.is_repeated_by(order) {
-        true if is_new => Outcome::Reserved(first),
-        true => Outcome::Repeated(first),
-        false => Outcome::Conflict,
+        true if is_new => (Outcome::Reserved(first), answer.to_owned()),
+        true => (Outcome::Repeated(first), format!("repeated\t{answer}")),
+        false => (Outcome::Conflict, "conflict".to_owned()),
     })
 }

@@ -8,7 +8,7 @@ use demo::instance::rig::Rig;
 use demo::instance::write_what_was_seen;
 use fenced_lock::{Claim, ClaimStatus, Ticket, Token};
 use flash_sale::inventory::{
-    Action, Attempt, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId, Outcome,
+    Action, Answer, Attempt, Batch, BatchWriter, Inventory, InventoryError, Order, OrderId,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ impl Writer {
         &self,
         inventory: &Inventory,
         batch: Batch<'_>,
-    ) -> Result<Vec<Outcome>, InventoryError> {
+    ) -> Result<Vec<Answer>, InventoryError> {
         if batch.token.is_some_and(|token| self.rig.begin(batch.item, token)) {
             fault::at(Point::AfterGrant).await;
         }
@@ -61,17 +61,17 @@ impl Writer {
         // only the script can change holds
         let has_changes = batch.attempts.iter().any(|one| one.order.action != Action::Reserve);
         let is_whole = others.iter().all(|safeguard| self.has(*safeguard));
-        let outcomes = if is_whole || has_changes {
-            let outcomes = fault::once_sent(inventory.reduce_by_script(batch)).await?;
+        let answers = if is_whole || has_changes {
+            let answers = fault::once_sent(inventory.reduce_by_script(batch)).await?;
             if !self.has(Safeguard::CancelOnce) {
-                by_flags::give_back_again(inventory, batch, &outcomes).await?;
+                by_flags::give_back_again(inventory, batch, &answers).await?;
             }
-            outcomes
+            answers
         } else {
             by_flags::reduce(self, inventory, batch).await?
         };
         fault::at(Point::AfterAnswer).await;
-        Ok(outcomes)
+        Ok(answers)
     }
 
     /// The same as [`write`](Self::write), but an order that was sent without an answer is sent under a new id.
@@ -79,7 +79,7 @@ impl Writer {
         &self,
         inventory: &Inventory,
         batch: Batch<'_>,
-    ) -> Result<Vec<Outcome>, InventoryError> {
+    ) -> Result<Vec<Answer>, InventoryError> {
         let rename = |attempt: &Attempt<'_>| {
             let mut order = attempt.order.clone();
             if let Some(times) = self.unanswered.lock().get(&order.id) {
@@ -109,7 +109,7 @@ impl BatchWriter for Writer {
         &'a self,
         inventory: &'a Inventory,
         mut batch: Batch<'a>,
-    ) -> BoxFuture<'a, Result<Vec<Outcome>, InventoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<Answer>, InventoryError>> {
         batch.token.take_if(|_| self.without_tokens);
         Box::pin(async move {
             let is_safe = self.rig.without().is_empty();

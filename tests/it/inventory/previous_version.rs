@@ -105,7 +105,7 @@ async fn it_sells_beside_this_one() {
     .await;
     let told: Vec<_> = outcomes
         .iter()
-        .map(|outcome| match outcome {
+        .map(|(outcome, _)| match outcome {
             Outcome::Reserved(entry) => ("reserved", writer(entry)),
             Outcome::Repeated(entry) => ("repeated", writer(entry)),
             Outcome::Changed { change, is_repeated: true } => ("unchanged", writer(change)),
@@ -127,7 +127,7 @@ async fn it_sells_beside_this_one() {
     let (.., answers): Done = call(redis, WRITE, [field, &entry], &batch).await;
     assert!(answers[0] == "final" && answers[1].starts_with("2\t7\t1\t6\t"), "{answers:?}");
     let outcomes = sell(&[(new("b", Action::Cancel), 8)]).await;
-    assert!(matches!(outcomes[0], Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[0].0, Outcome::Over { event: Event::Returned, .. }), "{outcomes:?}");
     assert_eq!(units().await, Units { held: Some(2), confirmed: Some(1) });
     let page = inventory.ledger(&ITEM, 0, 5).await.unwrap().entries;
     let page: Vec<_> = page.into_iter().filter_map(Entry::order).collect();

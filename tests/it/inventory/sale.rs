@@ -93,8 +93,8 @@ async fn an_order_that_is_sent_again_is_known_by_its_request() {
         let beside = Attempt { order: &other, sent_under: None, ..attempt };
         let batch = [attempt, beside];
         let answers = inventory.reduce_attempts(&ITEM, Some(token(token_)), &batch).await.unwrap();
-        assert_eq!(answers[1], Outcome::SoldOut { remaining: 4 });
-        let (found, first) = match &answers[0] {
+        assert_eq!(answers[1].0, Outcome::SoldOut { remaining: 4 });
+        let (found, first) = match &answers[0].0 {
             Outcome::Reserved(found) => (found, Some(true)),
             Outcome::Repeated(found) => (found, Some(false)),
             Outcome::Changed { change, is_repeated } => (change, Some(!is_repeated)),
