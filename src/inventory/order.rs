@@ -330,14 +330,6 @@ impl Entry {
         }
     }
 
-    /// The instance that took the order from its buyer, or wrote the entry.
-    pub fn instance(&self) -> &str {
-        match self {
-            Self::Order(order) => &order.instance,
-            Self::Other(entry) => &entry.instance,
-        }
-    }
-
     /// The order, if the entry is about one.
     pub fn order(self) -> Option<Accepted> {
         if let Self::Order(order) = self { Some(order) } else { None }
