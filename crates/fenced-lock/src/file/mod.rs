@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
@@ -114,6 +114,7 @@ impl FileOptions {
 ///
 /// # Panics
 /// Its requests panic outside of a tokio runtime with timers.
+#[derive(Debug)]
 pub struct FileBackend {
     options: FileOptions,
     jobs: Arc<mpsc::Sender<Job>>,
@@ -300,12 +301,6 @@ impl Backend for FileBackend {
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let name = name.to_owned();
         self.ask(move |files| files.queue(&name)).await
-    }
-}
-
-impl fmt::Debug for FileBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileBackend").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
