@@ -167,9 +167,11 @@ pub trait Backend: Send + Sync + 'static {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError>;
 
     /// Makes a [standby](Claim::standby) claim in its queue ask for a turn, from now on and at its place. Does not put a
-    /// claim into the queue. A backend that does not [tell](Promises::standby) such claims from others has nothing to do. After
+    /// claim into the queue. The default is for a backend that does not [tell](Promises::standby) such claims from others. After
     /// an error other than `LeaseGone` the session asks again.
-    async fn ask_for_turn(&self, claim: &Claim) -> Result<(), BackendError>;
+    async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Shows the holder of `name`, and each new one, as far as this process knows it. Makes no request: the backend's watch shows
     /// a new holder, and after an interruption the receiver keeps the old one until the watch is back. `None` in the receiver
@@ -177,9 +179,11 @@ pub trait Backend: Send + Sync + 'static {
     /// is closed when the backend is gone. While a holder is borrowed from the receiver, the backend cannot note another one, and all
     /// its requests wait.
     ///
-    /// Returns `None` if the backend cannot do that. `EtcdBackend` and [`MemoryBackend`](super::MemoryBackend) can. For other
-    /// backends there is [`HolderWatch`](super::HolderWatch).
-    fn watch_holder(&self, name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>>;
+    /// Returns `None` if the backend cannot do that, as the default does. `EtcdBackend` and
+    /// [`MemoryBackend`](super::MemoryBackend) can. For other backends there is [`HolderWatch`](super::HolderWatch).
+    fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
+        None
+    }
 
     /// The present queue of `name`, the holder first.
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError>;

@@ -45,8 +45,8 @@ use self::files::Files;
 use super::options::limit;
 use super::random::random_id;
 use super::{
-    Backend, BackendError, Claim, Ends, Lease, Loss, ObservedClaim, Promises, PutMode, QueueEntry,
-    Released, Ticket, Token, Wake,
+    Backend, BackendError, Claim, Ends, Lease, Loss, Promises, PutMode, QueueEntry, Released,
+    Ticket, Token, Wake,
 };
 
 /// Where the locks are.
@@ -284,18 +284,6 @@ impl Backend for FileBackend {
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let claim = claim.clone();
         self.ask(move |files| files.release(&claim)).await
-    }
-
-    /// Each claim asks from the start.
-    async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn watch_holder(
-        &self,
-        _name: &str,
-    ) -> Option<tokio::sync::watch::Receiver<Option<ObservedClaim>>> {
-        None
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {

@@ -55,7 +55,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::timeout;
 #[cfg(feature = "zookeeper-tls")]
 use zookeeper_client::TlsOptions;
@@ -68,8 +67,8 @@ use self::session::Connected;
 use super::own_thread::{OnThread, OwnThread};
 use super::random::random;
 use super::{
-    Backend, BackendError, Claim, ClusterId, Lease, ObservedClaim, Promises, PutMode, QueueEntry,
-    Released, Ticket, Token,
+    Backend, BackendError, Claim, ClusterId, Lease, Promises, PutMode, QueueEntry, Released,
+    Ticket, Token,
 };
 
 /// ZooKeeper as a lock service. It may serve several leases, each a ZooKeeper session with a connection of its own.
@@ -242,15 +241,6 @@ impl Backend for ZooKeeper {
             // the claim ended with its session
             Err(_) => Ok(Released::Gone),
         }
-    }
-
-    /// Does nothing: each claim asks for its turn from the start.
-    async fn ask_for_turn(&self, _claim: &Claim) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn watch_holder(&self, _name: &str) -> Option<watch::Receiver<Option<ObservedClaim>>> {
-        None
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
