@@ -46,7 +46,7 @@
 //!             Some(_) => ClaimStatus::Waiting,
 //!             None => ClaimStatus::Gone,
 //!         };
-//!         Answer::new(status, Duration::from_millis(10))
+//!         Answer { status, ask_again_in: Duration::from_millis(10) }
 //!     }
 //!
 //!     /// Removes these claims. Returns whether there were any.
@@ -595,7 +595,7 @@ mod tests {
             {
                 self.waiters.note_contended(claim, true);
             }
-            Ok(Answer::new(answer, MINUTE))
+            Ok(Answer { status: answer, ask_again_in: MINUTE })
         }
     }
 

@@ -12,7 +12,6 @@ use super::{ClusterId, GrantToken, Token};
 
 /// The lease that keeps a session's claims alive. If it is not renewed for its TTL, the backend removes the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Lease {
     /// The backend's number for it.
     pub id: i64,
@@ -20,13 +19,6 @@ pub struct Lease {
     pub ttl: Duration,
     /// The cluster that granted it.
     pub cluster: ClusterId,
-}
-
-impl Lease {
-    /// The lease of this number.
-    pub const fn new(id: i64, ttl: Duration, cluster: ClusterId) -> Self {
-        Self { id, ttl, cluster }
-    }
 }
 
 /// One attempt to hold a lock. Its key is `<name>/<lease in hex>-<number>`, which is never used twice.
@@ -79,19 +71,11 @@ pub enum ClaimStatus<T = Token> {
 
 /// A claim's place in the queue.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Ticket<T = Token> {
     /// Where the claim stands.
     pub status: watch::Receiver<ClaimStatus<T>>,
     /// Whether another claim waits behind this one, and asks for a turn, while this one is granted; `true` if that is not known.
     pub contended: watch::Receiver<bool>,
-}
-
-impl<T> Ticket<T> {
-    /// The place of the claim that these channels report.
-    pub fn new(status: watch::Receiver<ClaimStatus<T>>, contended: watch::Receiver<bool>) -> Self {
-        Self { status, contended }
-    }
 }
 
 /// Tells a [`Ticket`] where its claim stands.
@@ -109,7 +93,7 @@ impl<T: GrantToken> Reporter<T> {
     }
 
     pub(crate) fn ticket(&self) -> Ticket<T> {
-        Ticket::new(self.status.subscribe(), self.contended.subscribe())
+        Ticket { status: self.status.subscribe(), contended: self.contended.subscribe() }
     }
 
     pub(crate) fn status(&self) -> ClaimStatus<T> {

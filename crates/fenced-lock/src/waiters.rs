@@ -55,20 +55,12 @@ impl<T: GrantToken> Waiter<T> {
 
 /// The place of a claim, as the service answers.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct Answer<T> {
     /// Where the claim stands.
     pub status: ClaimStatus<T>,
     /// When to ask again at the latest, while the claim waits. The actual pause is random, from half of this to all of it, so
     /// that waiters that came together do not ask together.
     pub ask_again_in: Duration,
-}
-
-impl<T> Answer<T> {
-    /// The claim has this status. If it waits, ask again after `ask_again_in` at the latest.
-    pub fn new(status: ClaimStatus<T>, ask_again_in: Duration) -> Self {
-        Self { status, ask_again_in }
-    }
 }
 
 impl<T> Default for Waiters<T> {
@@ -303,8 +295,8 @@ mod tests {
     async fn a_refused_waiter_is_told() {
         let (claim, granted) = (Claim::new("a", 1, 1), ClaimStatus::Granted(Unfenced));
         for (before, after) in [(None, ClaimStatus::Gone), (Some(granted), granted)] {
-            let (waiters, waiting) =
-                (Waiters::default(), Answer::new(ClaimStatus::Waiting, Duration::ZERO));
+            let waiters = Waiters::default();
+            let waiting = Answer { status: ClaimStatus::Waiting, ask_again_in: Duration::ZERO };
             let ticket = waiters.expect(&claim);
             let refuse = async || {
                 if let Some(status) = before {

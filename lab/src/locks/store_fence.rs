@@ -92,7 +92,7 @@ impl<T: GrantToken> Decoration<T> for StoreTokens {
                 () = publish.closed() => {}
             }
         });
-        Ticket::new(status, contended)
+        Ticket { status, contended }
     }
 
     fn promises(&self, of_the_lock: Promises) -> Promises {
@@ -102,6 +102,6 @@ impl<T: GrantToken> Decoration<T> for StoreTokens {
     }
 
     fn lease(&self, of_the_lock: Lease) -> Lease {
-        Lease::new(of_the_lock.id, of_the_lock.ttl, STORE)
+        Lease { cluster: STORE, ..of_the_lock }
     }
 }

@@ -162,18 +162,19 @@ impl State {
 
     /// How a claim stands, and whether other claims ask for a turn.
     fn standing(&self, claim: &Claim) -> (Answer<Token>, bool) {
+        let answer = |status, ask_again_in| Answer { status, ask_again_in };
         let Some(ticket) = self.ticket_of(claim) else {
-            return (Answer::new(ClaimStatus::Gone, SHORTEST_PAUSE), false);
+            return (answer(ClaimStatus::Gone, SHORTEST_PAUSE), false);
         };
         match self.head(&claim.name) {
             Some((_, head)) if head != claim => {
                 let ends_at = self.leases.get(&head.lease).map(|lease| lease.ends_at);
                 let ends_in = ends_at.map(|at| at - Instant::now()).unwrap_or_default();
-                (Answer::new(ClaimStatus::Waiting, SHORTEST_PAUSE.max(ends_in)), true)
+                (answer(ClaimStatus::Waiting, SHORTEST_PAUSE.max(ends_in)), true)
             }
             _ => {
                 let status = ClaimStatus::Granted(Token::new(CLUSTER, ticket));
-                (Answer::new(status, SHORTEST_PAUSE), self.is_contended(&claim.name))
+                (answer(status, SHORTEST_PAUSE), self.is_contended(&claim.name))
             }
         }
     }

@@ -34,7 +34,7 @@ fn requests<T: GrantToken>(
     let other = |which: &str| claim(format!("{name}-{which}"));
     let (put, tried, held, next) = (other("other"), other("try"), other("held"), other("held"));
     let released = claim(name.to_owned());
-    let closed = Lease::new(i64::MAX, TTL, ClusterId(0));
+    let closed = Lease { id: i64::MAX, ttl: TTL, cluster: ClusterId(0) };
     let (queue, probe) = (name.to_owned(), name.to_owned());
     macro_rules! kept {
         ($call:ident, $($argument:expr),*) => {{
@@ -76,7 +76,7 @@ pub(crate) async fn a_request_that_nobody_polls_delays_nobody<T: GrantToken>(
 ) {
     let requests = async |which: usize| {
         let (backend, name) = (lab.backend(), lab.name());
-        let no_lease = Lease::new(i64::MAX - 1, TTL, ClusterId(0));
+        let no_lease = Lease { id: i64::MAX - 1, ttl: TTL, cluster: ClusterId(0) };
         let (what, mut first) =
             requests(&backend, no_lease, &name, 0).into_iter().nth(which).unwrap();
         let mut all = vec![((&mut first).now_or_never(), first)];
