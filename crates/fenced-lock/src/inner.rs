@@ -19,10 +19,12 @@ use super::backoff::Backoff;
 use super::chaos::Safeguard;
 use super::hold::Hold;
 use super::mutex::Standby;
+use super::options::{LONGEST, limit};
 use super::process::spawn_on;
-use super::validity::Validity;
+use super::renewal::keep_alive;
+use super::validity::{FOR_EVER, Validity};
 use super::{
-    Backend, BackendError, BackendErrorKind, Claim, GrantToken, Lease, LockError, LostReason,
+    Backend, BackendError, BackendErrorKind, Claim, Ends, GrantToken, Lease, LockError, LostReason,
     Released, SessionOptions,
 };
 
@@ -57,15 +59,22 @@ pub(super) struct SessionInner<T: GrantToken> {
 }
 
 impl<T: GrantToken> SessionInner<T> {
-    pub(super) fn new(
-        backend: Arc<dyn Backend<Token = T>>,
+    /// Asks for a lease, which is renewed from now on.
+    pub(super) async fn open(
         runtime: Handle,
-        lease: Lease,
-        believed_until: Instant,
-        margin: Duration,
-        SessionOptions { label, hold_for, .. }: SessionOptions,
-    ) -> Self {
-        Self {
+        backend: Arc<dyn Backend<Token = T>>,
+        SessionOptions { ttl, margin, label, hold_for }: SessionOptions,
+    ) -> Result<Arc<Self>, LockError> {
+        limit("a TTL", ttl)?;
+        hold_for.map_or(Ok(LONGEST), |longest| limit("a longest hold", longest))?;
+        let ends = backend.promises().ends;
+        let asked_at = Instant::now();
+        let lease = backend.open(ttl).await?;
+        // a larger margin would leave no time to renew
+        let margin = margin.min(lease.ttl / 2);
+        let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
+        let believed_until = asked_at + lives_for.saturating_sub(margin);
+        let inner = Arc::new(Self {
             validity: Validity::until(believed_until, lease.id),
             runtime,
             backend,
@@ -80,7 +89,9 @@ impl<T: GrantToken> SessionInner<T> {
             tasks: TaskTracker::new(),
             room: Mutex::default(),
             closed: OnceCell::new(),
-        }
+        });
+        spawn_on(&inner.runtime, keep_alive(Arc::clone(&inner), asked_at));
+        Ok(inner)
     }
 
     /// Whether the backend answered the latest request.
@@ -290,6 +301,7 @@ impl<T: GrantToken> SessionInner<T> {
             let pause = backoff.next();
             let is_over = began_at.elapsed() + pause >= self.lease.ttl;
             if is_over || error.kind == BackendErrorKind::Permanent {
+                tracing::debug!(lease = self.lease.id, ?error, "the lease is left to its TTL");
                 return Err(error);
             }
             sleep(pause).await;

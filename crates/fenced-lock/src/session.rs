@@ -4,21 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::inner::SessionInner;
 use super::mutex::Source;
-use super::options::{LONGEST, limit};
+use super::options::LONGEST;
 use super::process::spawn_on;
-use super::renewal::keep_alive;
 use super::validity::FOR_EVER;
-use super::{Backend, BackendError, Ends, GrantToken, Lease, LockError, LostReason, Mutex, Token};
+use super::{Backend, BackendError, GrantToken, Lease, LockError, LostReason, Mutex, Token};
 
 /// The behaviour of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     pub(super) ttl: Duration,
-    margin: Duration,
+    pub(super) margin: Duration,
     pub(super) label: String,
     pub(super) hold_for: Option<Duration>,
 }
@@ -102,18 +101,7 @@ impl<T: GrantToken> Session<T> {
         backend: Arc<dyn Backend<Token = T>>,
         options: SessionOptions,
     ) -> Result<Self, LockError> {
-        limit("a TTL", options.ttl)?;
-        options.hold_for.map_or(Ok(LONGEST), |longest| limit("a longest hold", longest))?;
-        let ends = backend.promises().ends;
-        let asked_at = Instant::now();
-        let lease = backend.open(options.ttl).await?;
-        // a larger margin would leave no time to renew
-        let margin = options.margin.min(lease.ttl / 2);
-        let lives_for = if ends == Ends::Process { FOR_EVER } else { lease.ttl };
-        let believed_until = asked_at + lives_for.saturating_sub(margin);
-        let inner = SessionInner::new(backend, runtime, lease, believed_until, margin, options);
-        let inner = Arc::new(inner);
-        spawn_on(&inner.runtime, keep_alive(Arc::clone(&inner), asked_at));
+        let inner = SessionInner::open(runtime, backend, options).await?;
         let session = Self { _closer: Arc::new(CloseOnDrop { inner: Arc::clone(&inner) }), inner };
         // a slow answer of the service may have used up the lease
         session.inner.check()?;
@@ -207,9 +195,8 @@ impl<T: GrantToken> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         let inner = Arc::clone(&self.inner);
         spawn_on(&self.inner.runtime, async move {
-            if let Err(error) = inner.close().await {
-                tracing::debug!(lease = inner.lease.id, ?error, "the lease is left to its TTL");
-            }
+            // an error is logged there
+            drop(inner.close().await);
         });
     }
 }
