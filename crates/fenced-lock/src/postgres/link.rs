@@ -601,45 +601,35 @@ fn kind_of(error: &Error) -> Option<BackendErrorKind> {
     if *state == SqlState::PROTOCOL_VIOLATION && PASSING.iter().any(|cause| says.contains(cause)) {
         return Some(BackendErrorKind::Refused);
     }
-    let kind = KINDS.iter().find(|(begin, _)| state.code().starts_with(begin));
-    Some(kind.map_or(BackendErrorKind::Transient, |(_, kind)| *kind))
+    let code = state.code();
+    Some(match code {
+        // the claim's lease is gone
+        "23503" => BackendErrorKind::LeaseGone,
+        // out of memory, disk or connections
+        _ if code.starts_with("53") => BackendErrorKind::Refused,
+        _ if PERMANENT.iter().any(|begin| code.starts_with(begin)) => BackendErrorKind::Permanent,
+        _ => BackendErrorKind::Transient,
+    })
 }
 
-/// The meaning of error codes by their prefix; the first matching entry counts. All other codes mean a state that passes: the
-/// server starts, stops or became a standby; a statement took too long or conflicted with another one; or a pooler lost its
-/// connection to the server during a request, which may be done (pgbouncer#714).
+/// The beginnings of the codes of errors that waiting does not mend. All codes that [`kind_of`] does not know mean a state that
+/// passes: the server starts, stops or became a standby; a statement took too long or conflicted with another one; or a pooler
+/// lost its connection to the server during a request, which may be done (pgbouncer#714).
+///
+/// - `0A`: the server cannot do this;
+/// - `0L`, `0P`: a role that may not be taken;
+/// - `22`: a value that is not allowed, or that the database's encoding lacks;
+/// - `23`, `44`: a rule on a table;
+/// - `28`: wrong credentials;
+/// - `3D`, `3F`, `55000`: the database or the schema is missing, or the database accepts no connections;
+/// - `42`: a right or a table is missing, or the table is another one;
+/// - `54`: beyond a limit of the server;
+/// - `F0`: broken settings of the server;
+/// - `P0`: a trigger's refusal.
 ///
 /// The codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
-const KINDS: &[(&str, BackendErrorKind)] = &[
-    // the claim's lease is gone
-    ("23503", BackendErrorKind::LeaseGone),
-    // out of memory, disk or connections
-    ("53", BackendErrorKind::Refused),
-    // the server cannot do this
-    ("0A", BackendErrorKind::Permanent),
-    // a role that may not be taken
-    ("0L", BackendErrorKind::Permanent),
-    ("0P", BackendErrorKind::Permanent),
-    // a value that is not allowed, or that the database's encoding lacks
-    ("22", BackendErrorKind::Permanent),
-    // a rule on a table
-    ("23", BackendErrorKind::Permanent),
-    ("44", BackendErrorKind::Permanent),
-    // wrong credentials
-    ("28", BackendErrorKind::Permanent),
-    // the database or the schema is missing, or the database accepts no connections
-    ("3D", BackendErrorKind::Permanent),
-    ("55000", BackendErrorKind::Permanent),
-    ("3F", BackendErrorKind::Permanent),
-    // a right or a table is missing, or the table is another one
-    ("42", BackendErrorKind::Permanent),
-    // beyond a limit of the server
-    ("54", BackendErrorKind::Permanent),
-    // broken settings of the server
-    ("F0", BackendErrorKind::Permanent),
-    // a trigger's refusal
-    ("P0", BackendErrorKind::Permanent),
-];
+const PERMANENT: [&str; 14] =
+    ["0A", "0L", "0P", "22", "23", "44", "28", "3D", "3F", "55000", "42", "54", "F0", "P0"];
 
 /// Words in `PgBouncer`'s errors that have the code of a protocol violation but pass: `PgBouncer` is full, or PostgreSQL is away.
 const PASSING: [&str; 4] =
