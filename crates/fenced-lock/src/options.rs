@@ -22,8 +22,16 @@ pub(crate) fn limit(what: &str, set: Duration) -> Result<Duration, BackendError>
     Ok(set.min(LONGEST))
 }
 
-/// An address of hosts and ports for logs. Not shown if it may contain a secret, such as a password.
-#[allow(dead_code, reason = "not every backend has such an address")]
-pub(crate) fn shown(address: &str) -> &str {
-    if address.contains(['@', '?', '#']) { "(not shown)" } else { address }
+/// Shows options as the name of their type alone: they may contain a password or a key.
+#[allow(unused_macros, reason = "options of a file backend have no secret")]
+macro_rules! debug_without_secrets {
+    ($options:ident) => {
+        impl std::fmt::Debug for $options {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($options)).finish_non_exhaustive()
+            }
+        }
+    };
 }
+#[allow(unused_imports, reason = "options of a file backend have no secret")]
+pub(crate) use debug_without_secrets;

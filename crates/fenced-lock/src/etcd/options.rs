@@ -1,7 +1,6 @@
 //! How to reach etcd.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::task::spawn_blocking;
 
 use crate::BackendError;
-use crate::options::{limit, shown};
+use crate::options::{debug_without_secrets, limit};
 
 /// Characters that no host name has: in a URL they end the host, or stand before it.
 const NOT_IN_A_HOST: &[char] = &['/', '?', '#', '@', '\\', ' '];
@@ -54,12 +53,7 @@ impl EtcdUser {
     }
 }
 
-impl fmt::Debug for EtcdUser {
-    /// Without the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdUser").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+debug_without_secrets!(EtcdUser);
 
 /// How to reach etcd.
 ///
@@ -114,7 +108,7 @@ impl EtcdOptions {
         let what = if self.endpoints.is_empty() || !self.endpoints.iter().all(is_url) {
             format!(
                 "an etcd endpoint is written {scheme}HOST:PORT and has no user, which has a field of its own: not {:?}",
-                self.shown()
+                self.endpoints.iter().map(|endpoint| shown(endpoint)).collect::<Vec<_>>()
             )
         } else if has_certificates && !self.is_tls() {
             "etcd's certificates are for endpoints with https://".to_owned()
@@ -125,10 +119,6 @@ impl EtcdOptions {
             return Ok(self);
         };
         Err(BackendError::permanent(what))
-    }
-
-    fn shown(&self) -> Vec<&str> {
-        self.endpoints.iter().map(|endpoint| shown(endpoint)).collect()
     }
 
     /// One endpoint decides for all.
@@ -166,13 +156,9 @@ impl EtcdOptions {
     }
 }
 
-impl fmt::Debug for EtcdOptions {
-    /// Without the certificates and the key, and without an endpoint in which a password may be.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdOptions")
-            .field("endpoints", &self.shown())
-            .field("user", &self.user)
-            .field("request_timeout", &self.request_timeout)
-            .finish_non_exhaustive()
-    }
+debug_without_secrets!(EtcdOptions);
+
+/// An endpoint for an error. Not shown if it may contain a secret, such as a password.
+fn shown(endpoint: &str) -> &str {
+    if endpoint.contains(['@', '?', '#']) { "(not shown)" } else { endpoint }
 }

@@ -1,7 +1,6 @@
 //! The options for PostgreSQL.
 
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "postgres-tls")]
@@ -16,7 +15,7 @@ use tokio_postgres::config::{
 pub(super) use tokio_postgres_rustls::MakeRustlsConnect as Tls;
 
 use crate::BackendError;
-use crate::options::limit;
+use crate::options::{debug_without_secrets, limit};
 use crate::random::random;
 #[cfg(feature = "postgres-tls")]
 use crate::tls::{authorities, client_config};
@@ -198,9 +197,4 @@ fn each_host(config: &Config) -> Vec<Config> {
     all
 }
 
-impl fmt::Debug for PostgresOptions {
-    /// Without the key and the address, which may contain a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresOptions").finish_non_exhaustive()
-    }
-}
+debug_without_secrets!(PostgresOptions);

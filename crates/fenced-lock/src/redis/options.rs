@@ -5,8 +5,8 @@
 //! one. A failover takes a majority.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
-use std::{fmt, io};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::connection::refusal;
 use super::failure;
 use crate::BackendError;
-use crate::options::limit;
+use crate::options::{debug_without_secrets, limit};
 #[cfg(feature = "redis-tls")]
 use crate::tls::{authorities, client_config, settle_cryptography};
 
@@ -145,15 +145,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, BackendError> {
     parsed.into_connection_info().map_err(BackendError::permanent)
 }
 
-impl fmt::Debug for RedisOptions {
-    /// Leaves out user, password, certificates and key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisOptions")
-            .field("address", &self.address())
-            .field("request_timeout", &self.request_timeout)
-            .finish_non_exhaustive()
-    }
-}
+debug_without_secrets!(RedisOptions);
 
 /// Finds the Redis to use.
 pub(super) struct Servers {

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "zookeeper-tls")]
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "zookeeper-tls")]
@@ -10,7 +9,7 @@ use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::BackendError;
-use crate::options::{limit, shown};
+use crate::options::{debug_without_secrets, limit};
 #[cfg(feature = "zookeeper-tls")]
 use crate::tls::{authorities, client_config, settle_cryptography};
 
@@ -109,13 +108,4 @@ impl ZooKeeperOptions {
     }
 }
 
-impl fmt::Debug for ZooKeeperOptions {
-    /// Leaves out the user's password and the key, and the servers if a password may be among them.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeperOptions")
-            .field("servers", &shown(&self.servers))
-            .field("root", &self.root)
-            .field("request_timeout", &self.request_timeout)
-            .finish_non_exhaustive()
-    }
-}
+debug_without_secrets!(ZooKeeperOptions);
