@@ -65,22 +65,12 @@ impl ZooKeeperOptions {
     /// The options, with their limits applied.
     pub(super) fn checked(mut self) -> Result<Self, BackendError> {
         self.request_timeout = limit("a request_timeout", self.request_timeout)?;
-        for server in self.servers.split(',') {
-            let (scheme, address) = server.split_once("://").unwrap_or(("", server));
-            let host = address.split('/').next().unwrap_or_default();
-            let what = match scheme {
-                _ if host.is_empty() || host.contains(['@', '?', '#', ' ']) => {
-                    "a ZooKeeper server is written HOST:PORT, without a user, which has a field of its own"
-                }
-                "tcp" if self.ca.is_some() => {
-                    "with a CA, connections to ZooKeeper are encrypted, and tcp:// asks for a plain one"
-                }
-                "tcp+tls" if self.ca.is_none() => {
-                    "without a CA, no connection to ZooKeeper is encrypted"
-                }
-                "" | "tcp" | "tcp+tls" => continue,
-                _ => "a ZooKeeper server is written HOST:PORT, without such a scheme",
-            };
+        let is_server = |server: &str| {
+            let host = server.split('/').next().unwrap_or_default();
+            !host.is_empty() && !host.contains(['@', '?', '#', ' ']) && !server.contains("://")
+        };
+        if !self.servers.split(',').all(is_server) {
+            let what = "a ZooKeeper server is written HOST:PORT, without a scheme, and without a user, which has a field of its own";
             return Err(BackendError::permanent(what));
         }
         Ok(self)

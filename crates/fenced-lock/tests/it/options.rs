@@ -248,8 +248,8 @@ async fn what_would_not_be_used_is_refused() {
         (postgres("postgres://127.0.0.1?sslnegotiation=direct", None, None), "encrypted"),
         (zookeeper("app:a@127.0.0.1:1", None), "without a user"),
         (zookeeper("127.0.0.1:1,http://127.0.0.1:2", None), "scheme"),
-        (zookeeper("127.0.0.1:1,tcp://127.0.0.1:2/root", some()), "tcp://"),
-        (zookeeper("tcp+tls://127.0.0.1:1", None), "CA"),
+        (zookeeper("127.0.0.1:1,tcp://127.0.0.1:2/root", None), "scheme"),
+        (zookeeper("tcp+tls://127.0.0.1:1", some()), "scheme"),
     ]
     .into_iter()
     .enumerate()
@@ -259,7 +259,7 @@ async fn what_would_not_be_used_is_refused() {
         assert_eq!(error.kind, BackendErrorKind::Permanent, "{number}");
     }
     assert_eq!(redis("unix:///nowhere?user=a&pass=b&db=3", None), Ok(()));
-    assert_eq!(zookeeper("tcp://127.0.0.1:1,127.0.0.1:2/a@b", None), Ok(()));
+    assert_eq!(zookeeper("127.0.0.1:1,127.0.0.1:2/a@b", None), Ok(()));
 }
 
 /// Takes a lock and releases it, or is refused for a time that is too short.
