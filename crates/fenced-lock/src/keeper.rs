@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -67,15 +66,16 @@ pub struct SessionKeeper<T: GrantToken = Token> {
     /// How long [`lock`](Self::lock) tries again.
     patience: Duration,
     stop: CancellationToken,
-    losses: Arc<AtomicU64>,
 }
 
 /// The state of the keeper's task. The task has stopped when the channel is closed.
 #[derive(Clone, Debug)]
-enum State<T: GrantToken> {
-    /// No session is open. If the latest attempt to open one failed, its error.
-    Opening(Option<LockError>),
-    Open(Session<T>),
+struct State<T: GrantToken> {
+    session: Option<Session<T>>,
+    /// The error of the latest attempt to open a session, if it failed.
+    error: Option<LockError>,
+    /// How many sessions were lost so far.
+    losses: u64,
 }
 
 impl<T: GrantToken> SessionKeeper<T> {
@@ -85,15 +85,13 @@ impl<T: GrantToken> SessionKeeper<T> {
     /// # Panics
     /// Outside of a tokio runtime with timers, if the backend has no runtime of its own.
     pub fn start(backend: Arc<dyn Backend<Token = T>>, options: SessionOptions) -> Self {
-        let (publish, state) = watch::channel(State::Opening(None));
+        let state = State { session: None, error: None, losses: 0 };
+        let (publish, state) = watch::channel(state);
         let stop = CancellationToken::new();
         let runtime = runtime_of(&*backend);
-        let losses = Arc::default();
         let patience = options.ttl;
-        let opened = Arc::clone(&backend);
-        let task = keep_open(opened, options, publish, stop.clone(), Arc::clone(&losses));
-        spawn_on(&runtime, task);
-        Self { backend, state, patience, stop, losses }
+        spawn_on(&runtime, keep_open(Arc::clone(&backend), options, publish, stop.clone()));
+        Self { backend, state, patience, stop }
     }
 
     /// Shows the holder of this lock, also while there is no session: see [`Backend::watch_holder`].
@@ -258,38 +256,30 @@ impl<T: GrantToken> SessionKeeper<T> {
             return Err(LockError::SessionLost { reason: LostReason::Closed });
         }
         let mut state = self.state.clone();
-        let settled = state.wait_for(|state| match state {
-            State::Opening(failed) => failed.as_ref().is_some_and(|error| !passes(error)),
-            State::Open(session) => !session.is_lost(),
+        let settled = state.wait_for(|state| {
+            state.session.as_ref().is_some_and(|session| !session.is_lost())
+                || state.error.as_ref().is_some_and(|error| !passes(error))
         });
         match settled.await.as_deref() {
-            Ok(State::Open(session)) => Ok(session.clone()),
-            Ok(State::Opening(Some(error))) => Err(error.clone()),
-            Ok(State::Opening(None)) | Err(_) => {
-                Err(LockError::SessionLost { reason: LostReason::Closed })
-            }
+            Ok(State { session: Some(session), .. }) => Ok(session.clone()),
+            Ok(State { error: Some(error), .. }) => Err(error.clone()),
+            _ => Err(LockError::SessionLost { reason: LostReason::Closed }),
         }
     }
 
     /// The session, if one is open now.
     pub fn current(&self) -> Option<Session<T>> {
-        match &*self.state.borrow() {
-            State::Open(session) if !session.is_lost() => Some(session.clone()),
-            _ => None,
-        }
+        self.state.borrow().session.clone().filter(|session| !session.is_lost())
     }
 
     /// The error of the latest attempt to open a session, until one succeeds.
     pub fn latest_error(&self) -> Option<LockError> {
-        match &*self.state.borrow() {
-            State::Opening(failed) => failed.clone(),
-            State::Open(_) => None,
-        }
+        self.state.borrow().error.clone()
     }
 
     /// How many sessions were lost so far. Closed sessions do not count.
     pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Relaxed)
+        self.state.borrow().losses
     }
 
     /// Closes the open session, see [`Session::close`], and opens no other.
@@ -317,16 +307,17 @@ async fn keep_open<T: GrantToken>(
     options: SessionOptions,
     publish: watch::Sender<State<T>>,
     stop: CancellationToken,
-    losses: Arc<AtomicU64>,
 ) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
         // this drops the session, which closes when its last guard is gone, too
         () = publish.closed() => return,
-        () = open_again(backend, options, &publish, &losses) => {}
+        () = open_again(backend, options, &publish) => {}
     }
-    if let State::Open(session) = publish.send_replace(State::Opening(None))
+    let losses = publish.borrow().losses;
+    let last = publish.send_replace(State { session: None, error: None, losses });
+    if let Some(session) = last.session
         && let Err(error) = session.close().await
     {
         tracing::warn!(?error, "the lease is left to its TTL");
@@ -338,23 +329,21 @@ async fn open_again<T: GrantToken>(
     backend: Arc<dyn Backend<Token = T>>,
     options: SessionOptions,
     publish: &watch::Sender<State<T>>,
-    losses: &AtomicU64,
 ) {
     let (mut backoff, mut refusals) = (Backoff::default(), Backoff::default());
-    let mut failures: u64 = 0;
+    let (mut failures, mut losses) = (0_u64, 0);
     loop {
         let pause;
         match Session::open(Arc::clone(&backend), options.clone()).await {
             Ok(session) => {
                 (failures, refusals) = (0, Backoff::default());
                 let opened_at = Instant::now();
-                publish.send_replace(State::Open(session.clone()));
+                let open = Some(session.clone());
+                publish.send_replace(State { session: open, error: None, losses });
                 let reason = session.lost().await;
-                if reason != LostReason::Closed {
-                    losses.fetch_add(1, Ordering::Relaxed);
-                }
+                losses += u64::from(reason != LostReason::Closed);
                 tracing::warn!(%reason, "lost the lock session: opening another one");
-                publish.send_replace(State::Opening(None));
+                publish.send_replace(State { session: None, error: None, losses });
                 // a pause between sessions that are lost soon after they were opened
                 if opened_at.elapsed() >= options.ttl {
                     backoff = Backoff::default();
@@ -365,15 +354,14 @@ async fn open_again<T: GrantToken>(
             Err(error) => {
                 failures += 1;
                 let may_pass = passes(&error);
-                let is_told =
-                    matches!(&*publish.borrow(), State::Opening(Some(told)) if *told == error);
+                let is_told = publish.borrow().error.as_ref() == Some(&error);
                 // an outage may last for hours: log the first failure in a row, the second, the fourth and so on; log a refusal
                 // for good once
                 if if may_pass { failures.is_power_of_two() } else { !is_told } {
                     let error = format!("{error:#}");
                     tracing::warn!(error, failures, "could not open a lock session: trying again");
                 }
-                publish.send_replace(State::Opening(Some(error)));
+                publish.send_replace(State { session: None, error: Some(error), losses });
                 pause = if may_pass { backoff.next() } else { refusals.next_rare() };
             }
         }
