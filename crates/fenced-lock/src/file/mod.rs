@@ -149,27 +149,19 @@ impl FileBackend {
         Ok(Self { options, jobs: Arc::new(jobs), wake, _running: running })
     }
 
-    /// Asks the thread of the files, which skips the job if its caller has stopped waiting by then, so that repeated requests do
-    /// not make a slow disk slower.
+    /// Asks the thread of the files, which does jobs in order, and waits for the answer. If the job may be skipped, it is once
+    /// its caller has stopped waiting, so that repeated requests do not make a slow disk slower.
     async fn ask<A: Send + 'static>(
         &self,
+        may_be_skipped: bool,
         job: impl FnOnce(&mut Files) -> io::Result<A> + Send + 'static,
     ) -> Result<A, BackendError> {
         let (reply, answer) = oneshot::channel();
-        self.send(answer, move |files| {
-            if !reply.is_closed() {
+        let job = move |files: &mut Files| {
+            if !(may_be_skipped && reply.is_closed()) {
                 drop(reply.send(job(files).map_err(|error| files.failure(error))));
             }
-        })
-        .await
-    }
-
-    /// Sends a job to the thread of the files, which does jobs in order, and waits for the answer.
-    async fn send<A>(
-        &self,
-        answer: oneshot::Receiver<Result<A, BackendError>>,
-        job: impl FnOnce(&mut Files) + Send + 'static,
-    ) -> Result<A, BackendError> {
+        };
         // an error means that the thread has ended, which the answer shows too
         drop(self.jobs.send(Box::new(job)));
         match timeout(self.options.request_timeout, answer).await {
@@ -247,7 +239,7 @@ impl Backend for FileBackend {
             // an error means that the session has ended
             drop(ended.await);
         });
-        let opened = self.ask(move |files| files.open(id, ttl, is_open)).await;
+        let opened = self.ask(true, move |files| files.open(id, ttl, is_open)).await;
         if opened.is_err() {
             // the session may be open although nobody knows of it
             closing.abort();
@@ -256,16 +248,12 @@ impl Backend for FileBackend {
     }
 
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
-        self.ask(move |files| files.renew(lease.id)).await
+        self.ask(true, move |files| files.renew(lease.id)).await
     }
 
     async fn close(&self, lease: Lease) -> Result<(), BackendError> {
-        let (reply, answer) = oneshot::channel();
         // this job is never skipped: no time ends the session if its caller gives up
-        self.send(answer, move |files| {
-            drop(reply.send(files.close(lease.id).map_err(|error| files.failure(error))));
-        })
-        .await
+        self.ask(false, move |files| files.close(lease.id)).await
     }
 
     async fn put(&self, claim: &Claim, mode: &PutMode) -> Result<Option<Ticket>, BackendError> {
@@ -278,17 +266,17 @@ impl Backend for FileBackend {
             }
             files.put(&claim, matches!(mode, PutMode::IfEmpty))
         };
-        self.ask(put).await
+        self.ask(true, put).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, BackendError> {
         let claim = claim.clone();
-        self.ask(move |files| files.release(&claim)).await
+        self.ask(true, move |files| files.release(&claim)).await
     }
 
     async fn queue(&self, name: &str) -> Result<Vec<QueueEntry>, BackendError> {
         let name = name.to_owned();
-        self.ask(move |files| files.queue(&name)).await
+        self.ask(true, move |files| files.queue(&name)).await
     }
 }
 
