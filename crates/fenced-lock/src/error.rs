@@ -138,9 +138,9 @@ impl BackendError {
         Self::new(BackendErrorKind::Transient, cause)
     }
 
-    /// A failure of the kind [`LeaseGone`](BackendErrorKind::LeaseGone).
-    pub fn lease_gone(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(BackendErrorKind::LeaseGone, cause)
+    /// A failure of the kind [`LeaseGone`](BackendErrorKind::LeaseGone), of which no more is known.
+    pub fn lease_gone() -> Self {
+        Self::new(BackendErrorKind::LeaseGone, "it has ended, or was closed or revoked")
     }
 
     /// A failure of the kind [`Permanent`](BackendErrorKind::Permanent).

@@ -131,7 +131,7 @@ impl State {
 
     fn put(&mut self, claim: &Claim) -> Result<Ticket, BackendError> {
         if !self.leases.contains_key(&claim.lease) {
-            return Err(lease_gone());
+            return Err(BackendError::lease_gone());
         }
         let queue = self.queues.entry(Arc::clone(&claim.name)).or_default();
         if !queue.values().any(|(known, _)| known == claim) {
@@ -155,10 +155,6 @@ fn grant_first(queue: &Queue, waiters: &Waiters<Token>) {
         waiters.note(first, ClaimStatus::Granted(Token::new(CLUSTER, *revision)));
         waiters.note_contended(first, queue.values().skip(1).any(|(_, it)| !it.is_standby));
     }
-}
-
-fn lease_gone() -> BackendError {
-    BackendError::lease_gone("the lease does not exist")
 }
 
 #[async_trait]
@@ -187,7 +183,8 @@ impl Backend for MemoryBackend {
     async fn renew(&self, lease: Lease) -> Result<Duration, BackendError> {
         self.answering().await;
         let mut state = self.state.lock();
-        let (ends_at, ttl) = state.leases.get_mut(&lease.id).ok_or_else(lease_gone)?;
+        let (ends_at, ttl) =
+            state.leases.get_mut(&lease.id).ok_or_else(BackendError::lease_gone)?;
         *ends_at = Instant::now() + *ttl;
         Ok(*ttl)
     }

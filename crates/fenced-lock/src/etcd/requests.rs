@@ -72,7 +72,7 @@ impl Backend for Etcd {
         // short, so that there is time to ask another member before the session tries again
         let limit = if self.endpoints.are_several() { lease.ttl / 8 } else { lease.ttl / 4 };
         match self.endpoints.ask_within(limit, keep_alive).await? {
-            Duration::ZERO => Err(BackendError::lease_gone("the lease has expired or was revoked")),
+            Duration::ZERO => Err(BackendError::lease_gone()),
             ttl => Ok(ttl),
         }
     }

@@ -191,17 +191,13 @@ fn parse(application_name: &str, name: &str, cluster: ClusterId) -> Option<Queue
     })
 }
 
-fn lease_gone() -> BackendError {
-    BackendError::lease_gone("the session's connection has ended")
-}
-
 impl Advisory {
     fn connection(&self, claim: &Claim) -> Option<Arc<Connection>> {
         self.connections.lock().get(claim).cloned()
     }
 
     fn session(&self, lease: i64) -> Result<(Arc<Connection>, Duration), BackendError> {
-        self.sessions.lock().get(&lease).cloned().ok_or_else(lease_gone)
+        self.sessions.lock().get(&lease).cloned().ok_or_else(BackendError::lease_gone)
     }
 
     /// A connection that the server ends if nothing is sent on it for the TTL and this slack.
@@ -245,7 +241,7 @@ impl Advisory {
     async fn check(&self, lease: i64) -> Result<(), BackendError> {
         let (conn, _) = self.session(lease)?;
         let is_alive = conn.in_time(conn.is_alive()).await?.unwrap_or(false);
-        if is_alive { Ok(()) } else { Err(lease_gone()) }
+        if is_alive { Ok(()) } else { Err(BackendError::lease_gone()) }
     }
 
     /// Takes the lock on this connection with the function `lock`. Returns `None` if the connection did not get it.

@@ -296,7 +296,7 @@ impl Asked for Postgres {
         let ttl = lease.ttl.as_secs_f64();
         let rows = conn.ask_within(limit, conn.query(RENEW, &[&lease.id, &ttl])).await?;
         if rows.is_empty() {
-            return Err(BackendError::lease_gone("the lease has expired or was deleted"));
+            return Err(BackendError::lease_gone());
         }
         let rows: HashMap<Option<i64>, _> = rows.iter().map(|row| (row.get(0), row)).collect();
         let is_kept = |claim: &Claim| {

@@ -174,8 +174,11 @@ impl Redlock {
     }
 
     fn lifetime_of(&self, lease: i64) -> Result<Duration, BackendError> {
-        let closed = || BackendError::lease_gone("the session is not open here");
-        self.waiters.leases().get(&lease).map(|ttl| self.lifetime(*ttl)).ok_or_else(closed)
+        self.waiters
+            .leases()
+            .get(&lease)
+            .map(|ttl| self.lifetime(*ttl))
+            .ok_or_else(BackendError::lease_gone)
     }
 
     /// Sends a request to all nodes. Each request runs to its end, even if nobody waits for the answers any more.

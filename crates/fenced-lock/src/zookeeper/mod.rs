@@ -191,7 +191,7 @@ impl ZooKeeper {
 
     fn session(&self, lease: i64) -> Result<Arc<Connected>, BackendError> {
         let session = self.sessions.lock().get(&lease).cloned();
-        session.ok_or_else(|| BackendError::lease_gone("the session has ended"))
+        session.ok_or_else(BackendError::lease_gone)
     }
 }
 

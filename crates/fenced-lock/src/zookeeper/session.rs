@@ -583,7 +583,7 @@ impl Connected {
 
     fn client(&self) -> Result<Client, BackendError> {
         if self.state.peek_state().is_terminated() {
-            return Err(BackendError::lease_gone("the session has ended"));
+            return Err(BackendError::lease_gone());
         }
         self.open
             .lock()

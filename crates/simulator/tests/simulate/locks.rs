@@ -180,7 +180,7 @@ impl State {
     }
 
     fn check_lease(&self, claim: &Claim) -> Answered<()> {
-        if self.lives(claim) { Ok(()) } else { Err(lease_gone()) }
+        if self.lives(claim) { Ok(()) } else { Err(BackendError::lease_gone()) }
     }
 
     fn end_lease(&mut self, lease: i64) {
@@ -195,10 +195,6 @@ impl State {
 /// For requests that send the holder no message if nothing is new.
 fn never(_before: usize, _after: usize) -> bool {
     false
-}
-
-fn lease_gone() -> BackendError {
-    BackendError::lease_gone("the lease does not exist")
 }
 
 /// The fate of a request.
@@ -643,7 +639,7 @@ impl Asked for Client {
         let renew = move |state: &mut State| {
             let now = Instant::now();
             let known = state.leases.get_mut(&lease.id).filter(|known| known.ends_at > now);
-            let known = known.ok_or_else(lease_gone)?;
+            let known = known.ok_or_else(BackendError::lease_gone)?;
             known.ends_at = now + known.ttl;
             let holds = |claim: &Claim| match state.head(&claim.name) {
                 Some((_, head)) if head == claim => {
