@@ -186,18 +186,12 @@ async fn ask_for_turn<T: GrantToken>(
         let mut backoff = Backoff::default();
         while let Err(error) = inner.ask(async { inner.backend.ask_for_turn(&claim).await }).await {
             tracing::debug!(%claim, ?error, "could not ask for a turn: trying again");
-            let pause = match error.kind {
-                BackendErrorKind::Transient => backoff.next(),
-                BackendErrorKind::LeaseGone => {
-                    drop(inner.revoked());
-                    break;
-                }
-                // even a permanent refusal may pass, for example while a password is changed
-                BackendErrorKind::Refused | BackendErrorKind::Permanent => {
-                    backoff.next_rare().min(inner.lease.ttl)
-                }
-            };
-            sleep(pause).await;
+            if error.kind == BackendErrorKind::LeaseGone {
+                drop(inner.revoked());
+                break;
+            }
+            // even a permanent refusal may pass, for example while a password is changed
+            sleep(backoff.next()).await;
         }
     }
     std::future::pending().await
