@@ -191,9 +191,7 @@ pub use own_thread::OnThread;
 pub use owner::Owner;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresAdvisoryBackend, PostgresBackend, PostgresOptions};
-pub use promises::{
-    Clock, Ends, GrantToken, Loss, Order, Promises, QueueView, TokenLife, Unfenced, Wake,
-};
+pub use promises::{Clock, Ends, GrantToken, Loss, Order, Promises, TokenLife, Unfenced, Wake};
 #[cfg(feature = "redis")]
 pub use redis::{RedisBackend, RedisOptions, RedlockBackend};
 pub use session::{Session, SessionOptions};

@@ -28,8 +28,8 @@ pub struct Promises {
     pub ends: Ends,
     /// How a holder learns that its claim was removed while its lease lives.
     pub loss: Loss,
-    /// Which part of a queue can be seen.
-    pub queue: QueueView,
+    /// Whether every claim in a queue can be seen, in order; otherwise only the holder can.
+    pub shows_waiters: bool,
     /// Whether the backend tells claims that [stand by](super::Mutex::standby) from others. If not, such a claim asks for a
     /// turn from the start, as any other.
     pub standby: bool,
@@ -43,7 +43,7 @@ impl Promises {
         token: TokenLife::Durable,
         ends: Ends::Lease(Clock::Monotonic),
         loss: Loss::Pushed,
-        queue: QueueView::Whole,
+        shows_waiters: true,
         standby: true,
     };
 
@@ -61,7 +61,7 @@ impl Promises {
         token: TokenLife::None,
         ends: Ends::Lease(Clock::Wall),
         loss: Loss::Never,
-        queue: QueueView::HolderOnly,
+        shows_waiters: false,
         standby: false,
     };
 }
@@ -133,14 +133,4 @@ pub enum Loss {
     AtRenewal,
     /// The holder learns of it only when it releases the lock.
     Never,
-}
-
-/// Which part of a queue can be seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QueueView {
-    /// Every claim, in order.
-    Whole,
-    /// The holder.
-    HolderOnly,
 }

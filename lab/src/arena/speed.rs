@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
-use fenced_lock::{QueueView, Wake};
+use fenced_lock::Wake;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rand::RngExt as _;
 use rand_xoshiro::SplitMix64;
@@ -108,7 +108,7 @@ pub(super) async fn handovers(
             next.lock().await?;
             anyhow::Ok((next, Instant::now()))
         }));
-        until_queued(&mut *looking, 2, promises.queue).await?;
+        until_queued(&mut *looking, 2, promises.shows_waiters).await?;
         if promises.wake == Wake::Polled {
             sleep(millis_below(POLLS, random)).await;
         }
@@ -125,8 +125,8 @@ pub(super) async fn handovers(
 }
 
 /// Waits until this many claims are in the queue. If the queue cannot be seen, waits as long as that may take.
-async fn until_queued(looking: &mut dyn Client, claims: usize, view: QueueView) -> Result<()> {
-    if view != QueueView::Whole {
+async fn until_queued(looking: &mut dyn Client, claims: usize, are_seen: bool) -> Result<()> {
+    if !are_seen {
         sleep(UNSEEN).await;
         return Ok(());
     }
@@ -153,7 +153,7 @@ async fn waiters_in_row(
             client.unlock().await?;
             Ok((granted, number))
         });
-        until_queued(&mut *looking, number + 2, servers.promises.queue).await?;
+        until_queued(&mut *looking, number + 2, servers.promises.shows_waiters).await?;
     }
     sleep(SETTLING).await;
     let ((), requests) = requests_during(servers, sleep(time)).await;

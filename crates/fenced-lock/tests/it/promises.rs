@@ -16,7 +16,7 @@ fn row(name: &str, backend: &impl Backend) -> String {
         promises.token,
         promises.ends,
         promises.loss,
-        promises.queue,
+        promises.shows_waiters,
         promises.standby
     )
 }
