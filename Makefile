@@ -14,7 +14,7 @@ CARGO := env -u MAKEFLAGS cargo
 LAB := $(CARGO) run --release --locked --package lab
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-build test-lock test-demo test-lab test-idle test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
+.PHONY: help setup build demo test test-all test-build test-lock test-demo test-idle test-rest test-seeds deny semver bench arena chaos simulate mutants screenshots clean
 
 help: ## list the targets
 	@echo "A flash sale that sells no unit twice."
@@ -55,7 +55,7 @@ SIMULATE := $(SIMULATOR) --test simulate
 # Programs from which safeguards can be removed: the fault suite shows that each is needed.
 # The flag is there once, also in a make that this one starts: with other flags cargo compiles every dependency again.
 CHAOS := --cfg fenced_lock_chaos
-test-build test-lock test-demo test-lab test-idle test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
+test-build test-lock test-demo test-idle test-rest test-seeds chaos simulate mutants: export RUSTFLAGS := $(strip $(subst $(CHAOS),,$(RUSTFLAGS)) $(CHAOS))
 test-rest: export RUSTDOCFLAGS := -D warnings $(CHAOS)
 
 # Make takes its job server out of MAKEFLAGS for a recipe, and leaves it in MFLAGS: cargo would warn of it.
@@ -72,15 +72,15 @@ test: ## check format, lints, docs and licences, then run every test (they start
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(ALL) --no-deps
 	@echo "== tests"
 	@$(MAKE) --no-print-directory test-build
-	@$(MAKE) --no-print-directory --jobs 4 test-lock test-demo test-lab test-idle test-rest
+	@$(MAKE) --no-print-directory --jobs 3 test-lock test-demo test-idle test-rest
 	@$(MAKE) --no-print-directory test-seeds
 	@echo "== all passed: format, lints, docs, tests, doctests"
 
 test-build:
 	@$(TEST) --no-run
 
-# Tests whose server is not installed are left out, and say so; where CI is set, they fail. The jobs run side by side, the
-# longest first, because their tests wait more than they compute.
+# Tests whose server is not installed are left out, and say so; where CI is set, they fail. Two jobs of tests run side by side,
+# beside `test-idle`: two keep all cores busy, and three make each other late.
 test-lock:
 	@$(TEST) --test lock -- --test-threads $(TEST_THREADS)
 
@@ -89,12 +89,10 @@ test-demo:
 	@[ -n "$$CI" ] || command -v chromedriver >/dev/null || left_out="--skip page::"; \
 	  $(TEST) --test demo -- $$left_out
 
-test-lab:
-	@$(TEST) --test lab
-
 test-rest:
 	@$(TEST) --lib --bins --test servers --test service -- --test-threads $(TEST_THREADS)
 	@$(TEST) --doc
+	@$(TEST) --test lab
 
 # What the tests leave of the cores builds the simulator. Licences are left out where their tool is missing, unless CI is set.
 test-idle:
