@@ -133,6 +133,7 @@ mod rustls_backed {
 const WITHOUT: &str = "this program was built without TLS";
 
 #[cfg(not(feature = "tls"))]
+#[expect(clippy::unused_async, reason = "with TLS, these calls wait")]
 impl PeerTls {
     /// Refuses: this build has no TLS.
     ///
