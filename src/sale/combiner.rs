@@ -220,6 +220,7 @@ impl Combiner {
                 () = asking() => return None,
             };
             match next {
+                Ok(next) if lock.must_give_way(&queue.item, &next) => return None,
                 Ok(next) => guard = next,
                 Err(error) => {
                     tracing::debug!(?error, "the lock did not come back: asking for it anew");

@@ -113,7 +113,7 @@ impl EtcdLock {
                 return Err(LockError::SessionLost { reason: LostReason::Closed });
             }
             let (guard, mutex) = self.claim(item, forwarding).await?;
-            if !(guard.is_contended() && self.is_store_silent(item) && GIVE_WAY.is_on()) {
+            if !self.must_give_way(item, &guard) {
                 return Ok((guard, mutex));
             }
         }
@@ -136,10 +136,11 @@ impl EtcdLock {
         Ok((guard, mutex))
     }
 
-    fn is_store_silent(&self, item: &Item) -> bool {
+    /// Whether a grant is left to others that wait: another call met a silent store while this claim waited.
+    pub(super) fn must_give_way(&self, item: &Item, guard: &Guard) -> bool {
         let troubles = self.troubles.lock();
         let error = troubles.get(item).and_then(|trouble| trouble.error.as_ref());
-        error.is_some_and(|error| error.is_silence())
+        error.is_some_and(|error| error.is_silence()) && guard.is_contended() && GIVE_WAY.is_on()
     }
 
     /// Notes how the latest attempt for `item` failed, or that it did not. Each further silence of the store while
